@@ -125,7 +125,7 @@ def test_every_legal_cut_of_a_card_adds_up(layout, active):
         activities={("GPU-0", number + 1): Activity(engine=share) for number, share in enumerate(active)},
         holders={f"MIG-0-{number}": [f"team/{number}"] for number in range(0, 7, 2)},
     )
-    shares = Sampler().take(on, [reading(0)], 0.0, around).cards[0].shares
+    shares = Sampler().take(on, [reading(0)], 0.0, around).gpus[0].shares
     assert total(shares) == WHOLE
     measured = all(share is not None for share in active[: len(texts)])
     assert (shares.unknown == 0) == measured

@@ -60,7 +60,7 @@ def fewest(fleet, cards, pods, level):
             continue
         free = free_after(fleet, without(fleet.running, stopped))
         sizes = sorted(
-            (fleet.running[n].members[i].grant.cards.bit_count() for n, gone in stopped.items() for i in gone),
+            (fleet.running[n].members[i].grant.gpus.bit_count() for n, gone in stopped.items() for i in gone),
             reverse=True,
         )
         if any(fits(left, sizes) for left in starts(fleet, free, cards, pods, level)):

@@ -56,7 +56,7 @@ def left(card: PartitionedGpu) -> PartitionedGpu:
 
 
 def drained(decision: Decision) -> list[tuple[str, frozenset[str], str]]:
-    return [(card.uuid, card.drain.pods, card.drain.ask) for card in decision.cards if card.drain is not None]
+    return [(card.uuid, card.drain.pods, card.drain.ask) for card in decision.gpus if card.drain is not None]
 
 
 @examples(150)
@@ -68,7 +68,7 @@ def test_only_those_who_consent_are_asked_and_only_where_it_helps(data: st.DataO
     consenting = {each.uid: each for each in group.movable}
     without = decide_layouts(replace(group, may_drain=False), asks, gate)
     assert not drained(without)
-    for old, card in zip(group.cards, decision.cards, strict=True):
+    for old, card in zip(group.gpus, decision.gpus, strict=True):
         assert old.used == card.used, "nothing in use is touched"
         if card.drain is None:
             continue
@@ -82,7 +82,7 @@ def test_only_those_who_consent_are_asked_and_only_where_it_helps(data: st.DataO
         moved = sum(place.profile.units for uid in pods for _, place in consenting[uid].slices)
         assert moved <= units[ask.profile] * ask.count
     # Asked again with nothing changed, nobody else is asked.
-    again = decide_layouts(replace(group, cards=decision.cards, is_due=False), asks, Gate(0, begun=decision.gate.begun))
+    again = decide_layouts(replace(group, gpus=decision.gpus, is_due=False), asks, Gate(0, begun=decision.gate.begun))
     assert set(drained(decision)) <= set(drained(again)) or not drained(decision)
 
 
@@ -95,9 +95,9 @@ def test_when_they_have_left_all_of_them_and_who_waited_have_places(data: st.Dat
         return
     uids = {uid for _, pods, _ in drained(decision) for uid in pods}
     homes = [each.request for each in group.movable if each.uid in uids]
-    begun = frozenset(card.node for card in decision.cards if card.drain)
-    now = tuple(left(card) for card in decision.cards)
+    begun = frozenset(card.node for card in decision.gpus if card.drain)
+    now = tuple(left(card) for card in decision.gpus)
     stay = tuple(each for each in group.movable if each.uid not in uids)
-    done = decide_layouts(replace(group, cards=now, movable=stay, is_due=False), [*homes, ask], Gate(2, begun=begun))
+    done = decide_layouts(replace(group, gpus=now, movable=stay, is_due=False), [*homes, ask], Gate(2, begun=begun))
     assert not done.waiting, "those who were moved, and the one it was for"
     assert not drained(done)

@@ -14,8 +14,8 @@ from kgwe.model.gpu import bandwidth, catalog
 from kgwe.model.gpu.mig import parse_placement
 from kgwe.model.gpu.topology import Relation, Slot, Wiring
 from kgwe.placement.fleet.constraints import Constraints
-from kgwe.placement.fleet.node import CARD_MILLI, Gpus, Node, Preference, Request, Shape
-from kgwe.placement.fleet.snapshot import Snapshot, list_cards
+from kgwe.placement.fleet.node import GPU_MILLI, Gpus, Node, Preference, Request, Shape
+from kgwe.placement.fleet.snapshot import Snapshot, list_gpus
 from kgwe.placement.fleet.taints import Taint, Toleration
 from kgwe.placement.pod.engine import Decision, Engine
 from kgwe.placement.pod.fit import FitStatus, Fitter
@@ -47,7 +47,7 @@ nodes = st.lists(
             memory << 30,
             pods,
             healthy,
-            dict.fromkeys(list_cards(cut & shape.all_cards), CUT) if shape.geometry else {},
+            dict.fromkeys(list_gpus(cut & shape.all_gpus), CUT) if shape.geometry else {},
             {"zone": zone},
             (Taint("gpu", "", "NoSchedule"),) if taint else (),
             ready,
@@ -135,7 +135,7 @@ def could_give(snapshot, node, request):
     """Whether any grant at all would do, by trying them."""
     wanted, shape = request.gpus, snapshot.nodes[node].shape
     if wanted.count:
-        free = list_cards(int(snapshot.free[node]))
+        free = list_gpus(int(snapshot.free[node]))
         return any(meets(shape, cards, request) for cards in itertools.combinations(free, wanted.count))
     if wanted.milli:
         cards = zip(snapshot.milli[node].tolist(), snapshot.share_mib[node].tolist(), strict=True)
@@ -159,7 +159,7 @@ def test_fits_means_granted_and_granted_means_it_can_be_booked(listed, history, 
             continue
         assert could_give(snapshot, node, request)
         if request.gpus.count:
-            cards = list_cards(grant.cards)
+            cards = list_gpus(grant.gpus)
             assert len(cards) == request.gpus.count
             assert meets(snapshot.nodes[node].shape, cards, request), "required is never relaxed"
         snapshot.commit(grant)()
@@ -194,7 +194,7 @@ def holds(verdict, snapshot, number, request):
         FitStatus.WRONG_MODEL: request.model[-4:].upper() not in shape.model,
         FitStatus.WRONG_ARCHITECTURE: shape.architecture != "Ampere",
         FitStatus.GPU_MEMORY: (shape.memory_mib or 0) < max(wanted.share_mib, request.min_memory_gb * 954),
-        FitStatus.TOO_FEW_CARDS: node.usable.bit_count() < max(wanted.count, 1) or wanted.slices > 0,
+        FitStatus.TOO_FEW_GPUS: node.usable.bit_count() < max(wanted.count, 1) or wanted.slices > 0,
         FitStatus.CPU: snapshot.cpu_milli[number] < request.cpu_milli,
         FitStatus.MEMORY: snapshot.memory_bytes[number] < request.memory_bytes,
         FitStatus.PODS: snapshot.pods[number] < 1,
@@ -257,7 +257,7 @@ def test_decisions_oversubscribe_nothing_and_a_refusal_means_nobody_fits(listed,
     assert (snapshot.memory_bytes >= 0).all()
     assert (snapshot.pods >= 0).all()
     assert (snapshot.milli >= 0).all()
-    assert (snapshot.milli <= CARD_MILLI).all()
+    assert (snapshot.milli <= GPU_MILLI).all()
 
 
 @examples(60)

@@ -65,7 +65,7 @@ def worlds(draw: st.DrawFn, most: int = 7) -> World:
         places.append(Place(name, (leaf, spine), nvlink, speed))
         taken = draw(st.integers(0, (1 << CARDS) - 1))
         if taken:
-            held.append(Grant(number, cards=taken))
+            held.append(Grant(number, gpus=taken))
     snapshot = Snapshot.from_nodes(nodes)
     held = [grant for grant in held if snapshot.pods[grant.node]]
     snapshot.commit_all(held)
@@ -183,7 +183,7 @@ def test_a_plan_is_whole_fits_and_keeps_what_is_required(world, gang):
     if gang.max_pods_per_node:
         assert max(Counter(nodes).values()) <= gang.max_pods_per_node
     assert within_leaf_limits(world, gang, Counter(nodes), role.request.gpus.count)
-    assert all(seat.grant.cards.bit_count() == role.request.gpus.count for seat in plan.seats)
+    assert all(seat.grant.gpus.bit_count() == role.request.gpus.count for seat in plan.seats)
     # commit_all refuses whatever is booked twice or does not fit.
     world.snapshot.commit_all(plan.grants)()
     assert state(world.snapshot) == before
@@ -318,7 +318,7 @@ def wide_worlds(draw: st.DrawFn) -> World:
             name = f"n{len(nodes)}"
             taken = draw(st.sampled_from((0, 0, 1, 3, 15)))
             if taken:
-                held.append(Grant(len(nodes), cards=taken))
+                held.append(Grant(len(nodes), gpus=taken))
             nodes.append(Node(name, SHAPE, 8_000, 2**33))
             places.append(Place(name, (f"{spine}{leaf}", spine), gb_per_s=draw(st.sampled_from((25.0, 50.0)))))
     snapshot = Snapshot.from_nodes(nodes)
@@ -370,7 +370,7 @@ def test_every_change_a_diagnosis_suggests_starts_the_gang(world, gang, data):
     running = tuple(
         Running(
             f"job-{number}",
-            (Member("pod", Request(Gpus(count=grant.cards.bit_count())), grant),),
+            (Member("pod", Request(Gpus(count=grant.gpus.bit_count())), grant),),
             priority=data.draw(st.integers(-2, 0)),
             preemptible=data.draw(st.sampled_from((True, True, False))),
             started_at_s=data.draw(st.sampled_from((0.0, 500.0))),
@@ -445,7 +445,7 @@ def test_roles_are_placed_together_and_in_one_domain(world, leaders, workers, ea
         assert plan.replicas == {"leader": leaders, "worker": workers}
         if required:
             assert len({domain_of(world, seat.node, required) for seat in plan.seats}) == 1
-        held = Counter(seat.node for seat in plan.seats for _ in range(seat.grant.cards.bit_count()))
+        held = Counter(seat.node for seat in plan.seats for _ in range(seat.grant.gpus.bit_count()))
         assert within_leaf_limits(world, gang, held, 1)
         world.snapshot.commit_all(plan.grants)()
         return

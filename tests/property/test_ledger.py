@@ -14,7 +14,7 @@ from kgwe.model.devices.assignment import DeviceSet
 from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
-from kgwe.placement.fleet.snapshot import list_cards
+from kgwe.placement.fleet.snapshot import list_gpus
 from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.live.ledger import Ledger, seat_key
 from kgwe.placement.live.scratch import ScratchFleet
@@ -119,11 +119,11 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         others = [recorded(fleet, key) for key in fleet.holders(node) if key != uid]
         certain = [
-            fleet.grants(key)[0].cards for key in fleet.holders(node) if key != uid and recorded(fleet, key).observed
+            fleet.grants(key)[0].gpus for key in fleet.holders(node) if key != uid and recorded(fleet, key).observed
         ]
-        if not any(each.observed and each.cards & truth for each in others):
+        if not any(each.observed and each.gpus & truth for each in others):
             own = truth & there.usable & ~sum(certain)
-            had = fleet.grants(uid)[0].cards
+            had = fleet.grants(uid)[0].gpus
             assert (had & own).bit_count() == min(own.bit_count(), cards)
 
     @rule(uid=PODS, seat=SEATS)
@@ -142,7 +142,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """Holder -> cards."""
         fleet = self.ledger.fleet
         keys = [key for name in ("n0", "n1", "n2") for key in fleet.holders(name)]
-        return {key: sum(grant.cards.bit_count() for grant in fleet.grants(key)) for key in keys}
+        return {key: sum(grant.gpus.bit_count() for grant in fleet.grants(key)) for key in keys}
 
     @rule(uid=PODS)
     def pod_goes(self, uid: str) -> None:
@@ -210,7 +210,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert {key for name in ("n0", "n1", "n2") for key in fleet.holders(name)} == holders.keys()
         for number, node in enumerate(fleet.snapshot.nodes):
             keys = fleet.holders(node.name)
-            cards = [card for key in keys for grant in fleet.grants(key) for card in list_cards(grant.cards)]
+            cards = [card for key in keys for grant in fleet.grants(key) for card in list_gpus(grant.gpus)]
             assert len(cards) == len(set(cards)), "two holders of one card"
             wanted = sum(count for name, count in holders.values() if name == node.name)
             assert len(cards) == min(wanted, self.model.nodes[node.name]), "a card is free that somebody holds"

@@ -11,7 +11,7 @@ from tests.support.examples import examples
 from kgwe.bench.mig import optimum, policies, streams
 from kgwe.model.gpu import mig
 from kgwe.sharing.mig import layout_graph, recut, share, slots, strategy
-from kgwe.sharing.mig.recut import Card
+from kgwe.sharing.mig.recut import GpuSlices
 
 GEOMETRIES = sorted(mig.GEOMETRIES)
 A100 = mig.GEOMETRIES["A100-80GB"]
@@ -27,7 +27,9 @@ def cut_cards(draw, atlas=PLAIN, most=4):
         layout = atlas.layout(draw(st.integers(0, len(atlas) - 1)))
         in_use = draw(st.lists(st.booleans(), min_size=len(layout), max_size=len(layout)))
         pairs = list(zip(layout, in_use, strict=True))
-        cards.append(Card(tuple(each for each, used in pairs if used), tuple(each for each, used in pairs if not used)))
+        cards.append(
+            GpuSlices(tuple(each for each, used in pairs if used), tuple(each for each, used in pairs if not used))
+        )
     return cards
 
 
@@ -46,10 +48,10 @@ def test_a_recut_serves_all_stays_legal_and_never_touches_what_is_in_use(cards, 
     plan = recut.plan_recut(TABLE, cards, profile, count)
     if isinstance(plan, recut.RecutRefusal):
         return
-    served = [(change.card, each) for change in plan.changes for each in change.serve]
+    served = [(change.gpu, each) for change in plan.changes for each in change.serve]
     assert len(served) == len(set(served)) == count
     for change in plan.changes:
-        before = cards[change.card]
+        before = cards[change.gpu]
         after = change.apply_to(before)
         assert not set(change.destroy) & set(before.used)
         assert set(change.destroy) <= set(before.spare)
@@ -98,11 +100,11 @@ def test_a_distribution_gives_legal_layouts_and_sums_that_are_exact(data, name, 
     geometry = mig.GEOMETRIES[name]
     shares = data.draw(distributions(geometry))
     cut = strategy.plan_uncut(geometry, cards, shares)
-    assert len(cut.cards) == cards
+    assert len(cut.gpus) == cards
     assert cut == strategy.plan_uncut(geometry, cards, dict(reversed(shares.items())))
-    for card in cut.cards:
+    for card in cut.gpus:
         assert mig.problems(geometry, card.layout) == []
-    units = sum(each.profile.units for card in cut.cards for each in card.layout)
+    units = sum(each.profile.units for card in cut.gpus for each in card.layout)
     assert units == sum(n * geometry.profile(each).units for each, n in cut.counts.items())
     for each, n in cut.wanted.items():
         assert cut.counts.get(each, 0) + cut.short.get(each, 0) == n
@@ -114,7 +116,7 @@ def test_a_distribution_gives_legal_layouts_and_sums_that_are_exact(data, name, 
 @given(data=st.data(), cards=cut_cards(most=6))
 def test_a_new_distribution_keeps_every_instance_in_use(data, cards):
     cut = strategy.fit_distribution(A100, cards, data.draw(distributions(A100)))
-    for card, plan in zip(cards, cut.cards, strict=True):
+    for card, plan in zip(cards, cut.gpus, strict=True):
         assert set(card.used) <= set(plan.layout)
         assert mig.problems(A100, plan.layout) == []
         assert set(plan.layout) == ({*card.used, *card.spare} - set(plan.destroy)) | set(plan.create)
@@ -142,7 +144,7 @@ def test_several_instances_are_placed_whenever_they_can_be(data, profiles):
     if not isinstance(found, slots.SlotRefusal):
         assert [slot.placement.profile.name for slot in found] == profiles
         for slot in found:
-            layouts_after[slot.card].append(slot.placement)
+            layouts_after[slot.gpu].append(slot.placement)
         assert all(mig.problems(A100, layout) == [] for layout in layouts_after)
         return
     assert not _can_place(states.tolist(), sorted(profiles))

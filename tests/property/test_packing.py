@@ -47,7 +47,7 @@ def holds(fleet: Fleet, pod: Pod) -> bool:
         fleet.cpu_free[n] >= demand.cpu_milli
         and fleet.memory_free[n] >= pod.memory_mib
         and demand.allows(fleet.models[fleet.model[n]])
-        and sum(free >= demand.gpu_milli for free in fleet.cards[: fleet.card_count[n], n]) >= demand.num_gpu
+        and sum(free >= demand.gpu_milli for free in fleet.gpus[: fleet.gpu_count[n], n]) >= demand.num_gpu
         for n in range(len(fleet))
     )
 
@@ -63,10 +63,10 @@ def test_a_pod_is_refused_only_when_nothing_holds_it_and_nothing_is_oversubscrib
         node = choose_node(policy, fleet, pod)
         assert (node is not None) == expected
         if node is not None:
-            cards = policy.choose_cards(pod.demand, node)
+            cards = policy.choose_gpus(pod.demand, node)
             fleet.place(pod, node, cards)
             policy.placed(pod.demand, node, cards)
-        assert (fleet.cards >= 0).all()
+        assert (fleet.gpus >= 0).all()
         assert (fleet.cpu_free >= 0).all()
         assert (fleet.memory_free >= 0).all()
 
@@ -78,7 +78,7 @@ def test_a_seed_gives_one_answer(name, fleet_nodes, arrivals):
     experiment = openb.Experiment(tuple(fleet_nodes), tuple(arrivals))
     mix = openb.count_mix(arrivals)
     once, again = (replay.replay(experiment, mix, POLICIES[name], seed=5) for _ in range(2))
-    assert (once.fleet.cards == again.fleet.cards).all()
+    assert (once.fleet.gpus == again.fleet.gpus).all()
     assert (once.used == again.used).all()
 
 

@@ -53,7 +53,7 @@ class Node:
     @property
     def free(self) -> set[str]:
         """As the kubelet sees it."""
-        return set(self.stock.cards) - set(self.has.values())
+        return set(self.stock.gpus) - set(self.has.values())
 
     @property
     def unpromised(self) -> set[str]:
@@ -61,14 +61,14 @@ class Node:
 
     def ask(self, pod: str) -> Ask:
         card = self.plans[pod]
-        planned = frozenset(each for each, of in self.stock.cards.items() if of == card)
+        planned = frozenset(each for each, of in self.stock.gpus.items() if of == card)
         return Ask(pod, (1,), planned, since=pod, advised=self.asked[pod])
 
     def spare(self, card: int, but: str) -> int:
         """What is left of a card when everybody else who is planned there has come."""
         there = [each for each in self.plans if self.plans[each] == card and each != but]
         coming = [each for each in there if each not in self.has and each not in self.promised]
-        return sum(self.stock.cards[each] == card for each in self.unpromised) - len(coming)
+        return sum(self.stock.gpus[each] == card for each in self.unpromised) - len(coming)
 
     def advise(self) -> tuple[str, str]:
         """(pod, piece); whoever it is meant for takes it."""
@@ -122,8 +122,8 @@ def _ask(node: Node) -> None:
     pod, piece = node.advise()
     node.promised.pop(pod, None)
     assert piece in node.unpromised, "there are as many pieces as pods"
-    plan, card = node.plans[pod], node.stock.cards[piece]
-    if plan is not None and any(node.stock.cards[each] == plan for each in node.unpromised):
+    plan, card = node.plans[pod], node.stock.gpus[piece]
+    if plan is not None and any(node.stock.gpus[each] == plan for each in node.unpromised):
         assert card == plan
     else:
         spare = {of: node.spare(of, pod) for of in range(node.cards)}

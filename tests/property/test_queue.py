@@ -65,7 +65,7 @@ def test_all_that_can_start_does_and_nothing_is_given_twice(listed, rule, data):
             ends[key] = now_s + 60.0 * data.draw(st.integers(1, 3), label=f"minutes of {each.key}")
             started.add(key)
         # Every card is free or held by exactly one; `commit` itself refuses what is not free.
-        held = sum(grant.cards.bit_count() for grants in bed.grants.values() for grant in grants)
+        held = sum(grant.gpus.bit_count() for grants in bed.grants.values() for grant in grants)
         assert held + sum(int(mask).bit_count() for mask in bed.snapshot.free) == 24
         assert len(bed.holds) <= bed.holds.settings.max_reservations
         assert {hold.key for hold in bed.holds.list_all()} <= set(bed.queue.entries)

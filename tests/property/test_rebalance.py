@@ -68,7 +68,7 @@ def test_decisions_are_legal_bounded_gentle_and_stable(data: st.DataObject, grou
     gate = Gate(slots=data.draw(st.integers(0, 2)), busy=frozenset(data.draw(st.sets(st.sampled_from(["n0", "n1"])))))
     decision = decide_layouts(group, asks, gate)
     begun = set()
-    for before, after in zip(group.cards, decision.cards, strict=True):
+    for before, after in zip(group.gpus, decision.gpus, strict=True):
         assert not mig.problems(group.geometry, after.layout)
         assert set(before.used) <= set(after.layout)
         assert before.used == after.used
@@ -79,12 +79,12 @@ def test_decisions_are_legal_bounded_gentle_and_stable(data: st.DataObject, grou
             begun.add(after.node)
     assert len(begun) <= gate.slots
     assert not begun & gate.busy
-    least = strategy.count_whole_gpus(group.geometry, len(group.cards), group.distribution)
-    now = sum(card.is_whole for card in group.cards)
-    assert sum(card.is_whole for card in decision.cards) >= min(least, now)
+    least = strategy.count_whole_gpus(group.geometry, len(group.gpus), group.distribution)
+    now = sum(card.is_whole for card in group.gpus)
+    assert sum(card.is_whole for card in decision.gpus) >= min(least, now)
     # The same question again, when all of it is done: nothing more to do for what waits.
-    settled = replace(group, cards=tuple(replace(card, is_open=True) for card in decision.cards), is_due=False)
-    if group.is_dynamic and all(card.is_decided for card in decision.cards):
+    settled = replace(group, gpus=tuple(replace(card, is_open=True) for card in decision.gpus), is_due=False)
+    if group.is_dynamic and all(card.is_decided for card in decision.gpus):
         second = decide_layouts(settled, asks, Gate(slots=10))
-        third = decide_layouts(replace(settled, cards=second.cards), asks, Gate(slots=10))
+        third = decide_layouts(replace(settled, gpus=second.gpus), asks, Gate(slots=10))
         assert not third.changed, "it came to rest"

@@ -47,7 +47,7 @@ def fewest_moves(fleet, dead, level):
     lost = [i for i, member in enumerate(gang.members) if fleet.names[member.grant.node] in dead]
     healthy = [i for i in range(len(gang.members)) if i not in lost]
     alive = [i for i, name in enumerate(fleet.names) if name not in dead]
-    size = [member.grant.cards.bit_count() for member in gang.members]
+    size = [member.grant.gpus.bit_count() for member in gang.members]
     at = [member.grant.node for member in gang.members]
     for count in range(len(healthy) + 1):
         rungs = []
@@ -57,7 +57,7 @@ def fewest_moves(fleet, dead, level):
                 seats = {**{i: at[i] for i in healthy}, **dict(zip(goers, nodes, strict=True))}
                 used = [0] * len(fleet.names)
                 for grant in grants_of(others):
-                    used[grant.node] += grant.cards.bit_count()
+                    used[grant.node] += grant.gpus.bit_count()
                 for i, node in seats.items():
                     used[node] += size[i]
                 leaves = {fleet.leaf[fleet.names[node]] for node in seats.values()}

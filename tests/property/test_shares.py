@@ -15,7 +15,7 @@ from kgwe.model.devices.assignment import DeviceSet
 from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request, share_milli
-from kgwe.placement.fleet.snapshot import list_cards
+from kgwe.placement.fleet.snapshot import list_gpus
 from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.live.ledger import Ledger, seat_key
 from kgwe.placement.pod.engine import Decision
@@ -115,7 +115,7 @@ class ShareMachine(RuleBasedStateMachine):
             full = sum(1 << card for card, count in on.items() if count == node.pieces) if node.pieces else -1
             for key in fleet.holders(node.name):
                 told, mine = recorded(fleet, key), self.cards(key)
-                may_have = told.cards if told.observed else -1
+                may_have = told.gpus if told.observed else -1
                 assert not mine & ~may_have, "who is known to have a card is on no other"
                 assert mine or not node.usable & ~full & may_have
 
@@ -126,7 +126,7 @@ class ShareMachine(RuleBasedStateMachine):
         return mask
 
     def on_cards(self, node: str) -> Counter[int]:
-        return Counter(card for key in self.ledger.fleet.holders(node) for card in list_cards(self.cards(key)))
+        return Counter(card for key in self.ledger.fleet.holders(node) for card in list_gpus(self.cards(key)))
 
     @invariant()
     def the_books_are_what_booking_afresh_gives(self) -> None:

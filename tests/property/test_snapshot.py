@@ -12,8 +12,8 @@ from kgwe import errors
 from kgwe.model.gpu import catalog
 from kgwe.model.gpu.mig import parse_placement
 from kgwe.model.gpu.topology import Slot, Wiring
-from kgwe.placement.fleet.node import CARD_MILLI, Gpus, Node, Request, Shape
-from kgwe.placement.fleet.snapshot import Grant, Snapshot, list_cards
+from kgwe.placement.fleet.node import GPU_MILLI, Gpus, Node, Request, Shape
+from kgwe.placement.fleet.snapshot import Grant, Snapshot, list_gpus
 from kgwe.placement.pod.fit import FitStatus, Fitter
 
 A100 = catalog.find("A100-SXM4-80GB")
@@ -85,11 +85,11 @@ def test_nothing_is_ever_given_twice(wanted):
         mine = [grant for grant in booked if grant.node == node]
         held = np.zeros(8, dtype=int)
         for grant in mine:
-            for card in list_cards(grant.cards):
-                held[card] += CARD_MILLI
+            for card in list_gpus(grant.gpus):
+                held[card] += GPU_MILLI
             if grant.share:
                 held[grant.share[0]] += grant.share[1]
-        assert held.max(initial=0) <= CARD_MILLI
+        assert held.max(initial=0) <= GPU_MILLI
         assert sum(g.cpu_milli for g in mine) <= 64_000
         assert len(mine) <= 10
         for card in range(8):
@@ -113,7 +113,7 @@ def test_all_or_none(wanted):
 def test_changed_nodes_are_known():
     snapshot = fleet()
     seen = snapshot.version
-    snapshot.commit(Grant(1, cards=1))
+    snapshot.commit(Grant(1, gpus=1))
     assert snapshot.changed_since(seen).tolist() == [1]
     assert snapshot.changed_since(snapshot.version).tolist() == []
 
@@ -126,16 +126,16 @@ def test_a_request_that_makes_no_sense_is_refused(bad):
 
 def test_a_grant_of_two_kinds_is_refused():
     with pytest.raises(errors.InvariantBroken, match="one kind"):
-        Grant(0, cards=1, share=(0, 500, 0))
+        Grant(0, gpus=1, share=(0, 500, 0))
 
 
 @given(grants)
 @example(Grant(0, share=(7, 1, 0)))
-@example(Grant(0, cards=1 << 7))
+@example(Grant(0, gpus=1 << 7))
 def test_what_is_not_booked_cannot_be_given_back(grant):
     snapshot = fleet()
     before = state(snapshot)
-    if grant.cards or grant.share or grant.slices:
+    if grant.gpus or grant.share or grant.slices:
         with pytest.raises(errors.InvariantBroken, match="not booked"):
             snapshot.release(grant)
     assert state(snapshot) == before

@@ -46,7 +46,7 @@ class World:
         for number, node in enumerate(kept):
             taken = node.usable & ~int(self.snapshot.free[self.snapshot.index[node.name]])
             if taken:
-                snapshot.commit(Grant(number, cards=taken, pods=0))
+                snapshot.commit(Grant(number, gpus=taken, pods=0))
         return World(snapshot, self.tree, Fitter(snapshot))
 
 
@@ -63,7 +63,7 @@ def worlds(draw: st.DrawFn) -> World:
         nodes.append(Node(f"n{number}", shape, 8_000, 2**33, labels=labels, spot=spot, reliability=reliability))
         places.append(Place(f"n{number}", (leaf, "t" if leaf == "c" else "s"), gb_per_s=50.0))
         if taken := draw(st.integers(0, (1 << CARDS) - 1)):
-            held.append(Grant(number, cards=taken, pods=0))
+            held.append(Grant(number, gpus=taken, pods=0))
     snapshot = Snapshot.from_nodes(nodes)
     snapshot.commit_all(held)
     return World(snapshot, domains.build(places, LEVELS), Fitter(snapshot))
@@ -119,7 +119,7 @@ class TestOnePod:
         avoiding = Engine(world.snapshot).decide(dataclasses.replace(request, spot=SpotPolicy.AVOID))
         assert isinstance(avoiding, Decision)
         assert isinstance(plain, Decision)
-        assert (avoiding.name, avoiding.grant.cards) == (plain.name, plain.grant.cards)
+        assert (avoiding.name, avoiding.grant.gpus) == (plain.name, plain.grant.gpus)
 
 
 class TestGangs:

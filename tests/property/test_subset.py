@@ -108,7 +108,7 @@ def compare(wiring: Wiring, preference: Preference, *, required: bool) -> None:
         for count in range(1, brute.n + 1):
             expected = brute.best(free, count, preference, required=required)
             choice = table.choose(mask, count)
-            assert (choice.cards if choice else None) == expected, (free, count)
+            assert (choice.gpus if choice else None) == expected, (free, count)
             if choice and expected:
                 assert choice.gb_per_s == pytest.approx(brute.ring(expected) / 1000)
 
@@ -162,7 +162,7 @@ def test_single_cards_never_break_an_intact_island_when_there_is_another_choice(
         return
     intact = [island for island in brute.islands if all(free >> card & 1 for card in island)]
     spared = {card for card in range(brute.n) if free >> card & 1} - {card for island in intact for card in island}
-    assert not spared or choice.cards[0] in spared
+    assert not spared or choice.gpus[0] in spared
 
 
 @examples(30)

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kgwe import errors
 from kgwe.local.fleet import models
 from kgwe.model.simfleet import inventory
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.queue.reservations import BackfillRule, ReservationSettings
 from kgwe.records import decisions
 from kgwe.sim.fleet import fleets, prices, sensitivity
@@ -190,7 +190,7 @@ def simulate(
         params={
             "fleet": chosen.fleet,
             "nodes": len(machines),
-            "GPUs": World.of(machines).total // CARD_MILLI,
+            "GPUs": World.of(machines).total // GPU_MILLI,
             "workload": workload.name,
             "jobs": len(workload),
             "backfill": backfill,
@@ -300,7 +300,7 @@ class _Chosen:
         return beside if beside is not None and beside.is_file() else openb.find_folder() / openb.NODE_FILE
 
     def workload(self, machines: Sequence[Node], *, mix: str, jobs: int, load: float, seed: int) -> Workload:
-        cards = World.of(machines).total // CARD_MILLI
+        cards = World.of(machines).total // GPU_MILLI
         if self.trace is None:
             return generate.generate(mix, jobs=jobs, cards=cards, seed=seed, load=load)
         if self.format == "openb":

@@ -101,7 +101,7 @@ def _write(path: Path, text: str) -> None:
 def _to_data(wiring: Wiring) -> dict[str, Any]:
     """Return the machine as plain data for JSON and YAML; unknown values are left out."""
     cards = range(len(wiring.slots))
-    rates = len(cards) <= bandwidth.MAX_CARDS
+    rates = len(cards) <= bandwidth.MAX_TABLED_GPUS
     return {
         "gpus": [{"index": number, **_describe_place(slot)} for number, slot in enumerate(wiring.slots)],
         "nics": [{"name": nic.name, "gbitPerSecond": nic.gbit_per_s, **_describe_place(nic)} for nic in wiring.nics],

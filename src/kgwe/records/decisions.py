@@ -30,7 +30,7 @@ import msgspec
 
 from kgwe import errors
 from kgwe.placement.fleet.node import Node, Shape
-from kgwe.placement.fleet.snapshot import list_cards
+from kgwe.placement.fleet.snapshot import list_gpus
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.planning.plan import Plan
 from kgwe.placement.pod import engine
@@ -215,7 +215,7 @@ def _finite(rate: float | None) -> float | None:
 def describe_seat(node: str, grant: Grant) -> Seat:
     return Seat(
         node,
-        (grant.share[0],) if grant.share else tuple(list_cards(grant.cards)),
+        (grant.share[0],) if grant.share else tuple(list_gpus(grant.gpus)),
         grant.share[1] if grant.share else 0,
         tuple(f"{card}:{each.profile.name}@{each.start}" for card, each in grant.slices),
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 import numpy as np
 
-from kgwe.placement.fleet.node import CARD_MILLI
-from kgwe.placement.fleet.snapshot import list_cards
+from kgwe.placement.fleet.node import GPU_MILLI
+from kgwe.placement.fleet.snapshot import list_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -151,8 +151,8 @@ def put_row(snapshot: Snapshot, row: Row) -> None:
     snapshot.free[number], snapshot.pods[number] = row.cards, row.pods
     snapshot.cpu_milli[number], snapshot.memory_bytes[number] = row.cpu_milli, row.memory_bytes
     snapshot.milli[number] = snapshot.share_mib[number] = 0
-    for card in list_cards(row.cards):
-        snapshot.milli[number, card], snapshot.share_mib[number, card] = CARD_MILLI, node.shape.memory_mib or 0
+    for card in list_gpus(row.cards):
+        snapshot.milli[number, card], snapshot.share_mib[number, card] = GPU_MILLI, node.shape.memory_mib or 0
     for card, milli, mib in row.shares:
         snapshot.milli[number, card], snapshot.share_mib[number, card] = milli, mib
     _put_slices(snapshot, row, node)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.queue.reservations import ReservationSettings
 from kgwe.sim.events import Agenda, Event, Kind
 from kgwe.sim.fleet import locality, sensitivity
@@ -250,7 +250,7 @@ class Simulation:
         saved_s = done_s // job.checkpoint_s * job.checkpoint_s if job.checkpoint_s else done_s
         saved_s = min(max(saved_s, done_before_s), job.duration_s)
         self._left_s[number] = job.duration_s - saved_s
-        record.lost_gpu_s += (done_s - saved_s) * run.milli / CARD_MILLI
+        record.lost_gpu_s += (done_s - saved_s) * run.milli / GPU_MILLI
         self.recorder.lose((done_s - saved_s) * run.milli)
         record.interruptions += 1
         record.fate = Fate.WAITING
@@ -299,7 +299,7 @@ def _touches(grants: tuple[Grant, ...], node: int, card: int) -> bool:
     return any(
         grant.node == node
         and (
-            grant.cards >> card & 1
+            grant.gpus >> card & 1
             or (grant.share is not None and grant.share[0] == card)
             or any(where == card for where, _ in grant.slices)
         )

@@ -116,7 +116,7 @@ def with_heroes(nodes: Sequence[Node], *, jobs: int, heroes: int, load: float, p
 
     `load` is of the research jobs alone. All are of one priority: what keeps them apart is the queue.
     """
-    cards = nodes[0].shape.cards
+    cards = nodes[0].shape.gpu_count
     base = generate.generate("research", jobs=jobs, cards=cards * len(nodes), seed=seed, load=load)
     pods = max(1, round(len(nodes) * part))
     whole = Request(Gpus(count=cards), 64_000, 384 << 30)

@@ -64,11 +64,11 @@ async def test_slices_are_published_where_asked_for_follow_faults_and_go_again(c
     assert outcome.counts[apply.Verdict.UPDATED] == 10
     published = await listed()
     assert published.keys() == {node.name for node in inventory.expand(MIXED, 10)}
-    assert published[first.name] == {card.uuid for card in first.cards}
+    assert published[first.name] == {card.uuid for card in first.gpus}
     outcome = await apply.apply_fleet(client, MIXED, 10, dra=True)
     assert outcome.counts[apply.Verdict.UNCHANGED] == 10
     await faults.gpu_xid(client, first.name, 3, 79)
-    assert (await listed())[first.name] == {card.uuid for card in first.cards if card.index != 3}
+    assert (await listed())[first.name] == {card.uuid for card in first.gpus if card.index != 3}
     await faults.clear(client, first.name)
     assert await listed() == published
     await apply.apply_fleet(client, MIXED, 10)

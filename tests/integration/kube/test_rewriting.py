@@ -28,7 +28,7 @@ GATED = [manifest for manifest in MANY if GATE in manifest["spec"].get("scheduli
 
 
 def seat(pod: Any) -> dict[str, Any]:
-    return pinner.pin_patch(pod, "owner", 1, Holding("n1", cards=0xF0))
+    return pinner.pin_patch(pod, "owner", 1, Holding("n1", gpus=0xF0))
 
 
 def comparable(pod: dict[str, Any], name: str) -> dict[str, Any]:

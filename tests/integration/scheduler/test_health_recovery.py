@@ -46,7 +46,7 @@ async def machines(bed: Bed, tmp_path: Path) -> AsyncIterator[dict[str, AgentMac
             for node in inventory.expand(model, _NODES)
         }
         for machine in found.values():
-            for card in range(len(machine.node.cards)):
+            for card in range(len(machine.node.gpus)):
                 machine.hardware.set(card, energy_mj=_MILLIJOULES)
             start(bed, machine)
         for machine in found.values():

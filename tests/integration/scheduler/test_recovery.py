@@ -164,7 +164,7 @@ async def test_a_plan_that_was_stored_and_not_carried_out_is_carried_out_by_the_
     # As a scheduler leaves it that dies between storing its plan and taking the old pod away.
     (job,) = bed.jobs_of(workload)
     seats = list(placement_annotations.decode(job.metadata.annotations[placement_annotations.PLAN_ANNOTATION]))
-    seats[1] = Seat(spare, seats[1].cards)
+    seats[1] = Seat(spare, seats[1].gpus)
     annotations = {
         placement_annotations.PLAN_ANNOTATION: placement_annotations.encode(seats),
         relocation.NOTE_ANNOTATION: f"node {lost} is lost",

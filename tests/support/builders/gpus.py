@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count()
 
-_ONE_CARD = """
+_ONE_GPU = """
 name: one
 description: a machine with few cards
 region: r
@@ -50,7 +50,7 @@ def node_of(model: str, pool: str = "") -> FleetNode:
 def box(gpu: str, cards: int = 1) -> FleetNode:
     """A machine with few cards of a model and nothing between them: quick to read."""
     slots = ", ".join(f'{{bus: "00000000:0{i + 1}:00.0", numa: 0, pcie: [rc{i}]}}' for i in range(cards))
-    parsed = model_file.parse(_ONE_CARD.format(gpu=gpu, slots=slots), where="test", include=str)
+    parsed = model_file.parse(_ONE_GPU.format(gpu=gpu, slots=slots), where="test", include=str)
     return inventory.expand(parsed, 1)[0]
 
 

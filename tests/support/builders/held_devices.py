@@ -30,4 +30,4 @@ def state():
 def cards_of(state: ClusterState, key: str) -> int:
     holding = state.fleet.holding(key)
     assert holding is not None
-    return holding.cards
+    return holding.gpus

@@ -28,5 +28,5 @@ def group(*cards: PartitionedGpu, dynamic: bool = True, due: bool = False, **mor
 def names(decision: Decision) -> list[str]:
     return [
         "whole" if card.is_whole else " ".join(f"{place.profile.name}@{place.start}" for place in card.layout)
-        for card in decision.cards
+        for card in decision.gpus
     ]

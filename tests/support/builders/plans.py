@@ -16,7 +16,7 @@ from tests.support.machines.reference import nvswitch
 from kgwe.model.network import domains
 from kgwe.placement.disruption.running import Member, Running
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
-from kgwe.placement.fleet.snapshot import Grant, Snapshot, list_cards
+from kgwe.placement.fleet.snapshot import Grant, Snapshot, list_gpus
 from kgwe.placement.pod.fit import Fitter
 
 NOW = 10_000.0
@@ -76,7 +76,7 @@ def check_books(nodes, grants):
     """Nothing is given twice: counted by hand, without the snapshot."""
     for number, node in enumerate(nodes):
         mine = [grant for grant in grants if grant.node == number]
-        held = [card for grant in mine for card in list_cards(grant.cards)]
+        held = [card for grant in mine for card in list_gpus(grant.gpus)]
         assert len(held) == len(set(held)), f"a card of {node.name} is given twice"
         assert all(node.usable >> card & 1 for card in held)
         assert sum(grant.cpu_milli for grant in mine) <= node.cpu_milli
@@ -111,9 +111,9 @@ def free_after(fleet, running):
     """Free cards per node with only this work running."""
     free = [fleet.cards] * len(fleet.nodes)
     for grant in grants_of(running):
-        free[grant.node] -= grant.cards.bit_count()
+        free[grant.node] -= grant.gpus.bit_count()
     return free
 
 
 def grant(node, cards, cpu=0):
-    return Grant(node, cpu, cards=cards)
+    return Grant(node, cpu, gpus=cards)

@@ -70,9 +70,9 @@ def racks(
                 name = f"{leaf}{number}"
                 nodes.append(Node(name, shape, 64_000, 2**40, **node))
                 places.append(Place(name, (leaf, spine), (nvlink or {}).get(name, ""), gb_per_s))
-                taken = shape.cards - cards_free
+                taken = shape.gpu_count - cards_free
                 if taken:
-                    held[name] = Grant(len(nodes) - 1, cards=((1 << taken) - 1) << cards_free)
+                    held[name] = Grant(len(nodes) - 1, gpus=((1 << taken) - 1) << cards_free)
     snapshot = Snapshot.from_nodes(nodes)
     snapshot.commit_all(list(held.values()))
     tree = domains.build(places, LEVELS, speeds=speeds)

@@ -36,12 +36,12 @@ def node(pool: str = "h100", model: str = "mixed") -> inventory.FleetNode:
 def machine(of: inventory.FleetNode) -> driver_data.Machine:
     """What a driver on the node would say."""
     wires = of.machine.wiring
-    devices = tuple(_device(of, card) for card in of.cards)
+    devices = tuple(_device(of, card) for card in of.gpus)
     unknown = tuple(tuple(Relation.UNKNOWN for _ in devices) for _ in devices)
     return driver_data.Machine(of.machine.driver, of.machine.cuda, devices, wires.nics, seen=unknown)
 
 
-def _device(of: inventory.FleetNode, card: inventory.Card) -> driver_data.Device:
+def _device(of: inventory.FleetNode, card: inventory.FleetGpu) -> driver_data.Device:
     cluster, _, clique = of.place.clique.rpartition(".")
     return driver_data.Device(
         uuid=card.uuid,
@@ -78,7 +78,7 @@ def _links(of: inventory.FleetNode, card: int) -> tuple[driver_data.Link, ...]:
         ends = [(driver_data.Remote.SWITCH, "00000000:05:00.0")] * wires.switch_links
     else:
         ends = [
-            (driver_data.Remote.GPU, of.cards[peer].slot.bus)
+            (driver_data.Remote.GPU, of.gpus[peer].slot.bus)
             for peer, links in wires.peers(card).items()
             for _ in range(links)
         ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kgwe import errors
 from kgwe.model.gpu import mig
 from kgwe.sharing.mig import lifecycle
-from kgwe.sharing.mig.lifecycle import Card, Event, Life, Mode, Slice, Step, format_placement
+from kgwe.sharing.mig.lifecycle import Event, Life, Mode, ObservedGpu, Slice, Step, format_placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,12 +38,12 @@ class Bench:
     needs_reset: bool = False
     log: list[str] = field(default_factory=list)
 
-    def card(self) -> Card:
+    def card(self) -> ObservedGpu:
         slices = tuple(
             Slice(place, place.instance_id(self.geometry), life)
             for place, life in sorted(self.lives.items(), key=lambda each: (each[0].start, each[0].profile.units))
         )
-        return Card(self.mode, slices, self.is_occupied)
+        return ObservedGpu(self.mode, slices, self.is_occupied)
 
     def do(self, step: Step, *, dies: bool = False) -> None:
         """`dies`: the process that asked is killed between GPU instance and compute instance."""

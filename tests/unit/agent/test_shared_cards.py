@@ -116,7 +116,7 @@ async def test_traffic_is_what_the_links_counted_between_two_readings(tmp_path):
     peers = {link.remote_bus.lower() for link in machine.devices[0].links}
     for link in machine.devices[0].links:
         hardware.set_link(0, link.index, tx_kib=kib * 5)
-    told = keeps.take(machine, await driver.readings(), 5.0).cards[0]
+    told = keeps.take(machine, await driver.readings(), 5.0).gpus[0]
     await driver.close()
     links = len(machine.devices[0].links)
     assert links > 0

@@ -8,8 +8,8 @@ from kgwe.model.gpu import mig
 
 def test_the_machines_are_eight_whole_cards_and_56_instances():
     whole, cut = dict(agent.nodes()).values()
-    assert [len(card.instances) for card in whole.cards] == [0] * 8
-    assert [len(card.instances) for card in cut.cards] == [7] * 8
+    assert [len(card.instances) for card in whole.gpus] == [0] * 8
+    assert [len(card.instances) for card in cut.gpus] == [7] * 8
     geometry = cut.model.geometry
     assert geometry is not None
     assert mig.problems(geometry, cut.pool.layouts[0]) == []

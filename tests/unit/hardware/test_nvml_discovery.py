@@ -62,8 +62,8 @@ async def test_a_machine_is_found_as_its_model_says(tmp_path: Path, model: str, 
     found = await discover(tmp_path, node)
     assert found.driver_version == node.machine.driver
     assert found.cuda_version == node.machine.cuda
-    assert len(found.devices) == len(node.cards)
-    for device, card in zip(found.devices, node.cards, strict=True):
+    assert len(found.devices) == len(node.gpus)
+    for device, card in zip(found.devices, node.gpus, strict=True):
         assert (device.uuid, device.index, device.minor) == (card.uuid, card.index, card.index)
         assert device.product == node.model.product
         assert device.memory_mib == node.model.memory_mib
@@ -99,7 +99,7 @@ async def test_its_wiring_is_found(tmp_path: Path, model: str, pool: str) -> Non
 async def test_its_cut_and_its_nvlink_domain_are_found(tmp_path: Path, model: str, pool: str) -> None:
     node = gpus.node_of(model, pool)
     found = await discover(tmp_path, node)
-    for device, card in zip(found.devices, node.cards, strict=True):
+    for device, card in zip(found.devices, node.gpus, strict=True):
         assert device.mig.is_capable == (node.model.geometry is not None)
         assert device.mig.is_enabled == card.is_cut
         assert [(i.uuid, i.instance_id, i.profile, i.start, i.size, i.memory_mib) for i in device.mig.instances] == [

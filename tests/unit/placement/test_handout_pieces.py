@@ -20,10 +20,10 @@ STOCK = stock()
 
 def of(*cards: int) -> frozenset[str]:
     """All pieces of the cards: a plan names cards."""
-    return frozenset(name for name, card in STOCK.cards.items() if card in cards)
+    return frozenset(name for name, card in STOCK.gpus.items() if card in cards)
 
 
-def advise(asks, free=STOCK.cards, size=1, **more):
+def advise(asks, free=STOCK.gpus, size=1, **more):
     return shared.advise_shares(asks, STOCK, free, size, **more).devices
 
 
@@ -88,5 +88,5 @@ class TestWithoutAPlan:
         assert advise(asks, free={"GPU-0::0", "GPU-0::1", *of(1)}) == ("GPU-1::0",)
 
     def test_nobody_known_asks(self):
-        found = shared.advise_shares([], STOCK, STOCK.cards, 1)
+        found = shared.advise_shares([], STOCK, STOCK.gpus, 1)
         assert (found.devices, found.pod) == (("GPU-0::0",), "")

@@ -91,7 +91,7 @@ class TestChoices:
     def choose(self, nodes: list[NodeSpec], used: list[tuple[int, Demand]], mix: Mix, demand: Demand) -> int | None:
         fleet = Fleet(nodes)
         for where, taken in used:
-            fleet.place(Pod(taken, 0), where, fleet.tightest_cards(where, taken))
+            fleet.place(Pod(taken, 0), where, fleet.find_tightest_gpus(where, taken))
         policy = POLICIES["MixFit"](fleet, mix, np.random.default_rng(0))
         return choose_node(policy, fleet, Pod(demand, 0))
 

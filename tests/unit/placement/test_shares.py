@@ -49,12 +49,12 @@ def check(made):
 class TestFit:
     def test_a_share_goes_only_where_cards_are_divided_like_that(self):
         verdicts = fleet(0, 2, 4).fitter.check_nodes
-        assert verdicts(HALF).tolist() == [FitStatus.TOO_FEW_CARDS, FitStatus.FITS, FitStatus.TOO_FEW_CARDS]
-        assert verdicts(QUARTER).tolist() == [FitStatus.TOO_FEW_CARDS, FitStatus.TOO_FEW_CARDS, FitStatus.FITS]
+        assert verdicts(HALF).tolist() == [FitStatus.TOO_FEW_GPUS, FitStatus.FITS, FitStatus.TOO_FEW_GPUS]
+        assert verdicts(QUARTER).tolist() == [FitStatus.TOO_FEW_GPUS, FitStatus.TOO_FEW_GPUS, FitStatus.FITS]
 
     def test_a_whole_card_is_never_one_that_is_divided(self):
         made = fleet(0, 2)
-        assert made.fitter.check_nodes(WHOLE).tolist() == [FitStatus.FITS, FitStatus.TOO_FEW_CARDS]
+        assert made.fitter.check_nodes(WHOLE).tolist() == [FitStatus.FITS, FitStatus.TOO_FEW_GPUS]
         assert made.fitter.count_pods(WHOLE).tolist() == [4, 0]
 
     def test_where_nothing_is_said_any_share_can_be_cut_off(self):
@@ -88,12 +88,12 @@ class TestHolding:
         made = fleet(2)
         made.hold("a", share())
         made.hold("b", share())
-        full = made.holding("a").cards
-        assert made.holding("b").cards == full, "guessed onto the card that is shared already"
+        full = made.holding("a").gpus
+        assert made.holding("b").gpus == full, "guessed onto the card that is shared already"
         made.hold("c", share(known=full, observed=True))
         made.hold("d", share(known=full, observed=True))
-        assert made.holding("c").cards == made.holding("d").cards == full
-        assert not (made.holding("a").cards | made.holding("b").cards) & full
+        assert made.holding("c").gpus == made.holding("d").gpus == full
+        assert not (made.holding("a").gpus | made.holding("b").gpus) & full
         check(made)
 
     def test_a_share_is_as_large_as_its_node_divides(self):
@@ -142,7 +142,7 @@ class TestHolding:
         made = fleet(2)
         made.hold("a", share(known=0b0100))
         made.set_nodes([replace(made.snapshot.nodes[0], healthy=0b1011)], domains.build((), ()))
-        assert made.holding("a").cards != 0b0100
+        assert made.holding("a").gpus != 0b0100
         check(made)
 
     def test_several_shares_of_one_pod_are_counted_each(self):
@@ -159,7 +159,7 @@ class TestPlans:
         found = planner.make_plan(made, Ask("gang", HALF, planner.pod_amounts(HALF), pods=16))
         assert isinstance(found, Plan)
         made.reserve_plan({str(n): wanted for n, wanted in enumerate(found.amounts_by_seat)}, found.grants)
-        assert Counter((seat.node, seat.cards) for seat in found.seats) == {
+        assert Counter((seat.node, seat.gpus) for seat in found.seats) == {
             (node, 1 << card): 2 for node in ("n0", "n1") for card in range(4)
         }
         assert isinstance(planner.make_plan(made, Ask("late", HALF, planner.pod_amounts(HALF))), Refusal)
@@ -172,7 +172,7 @@ class TestPlans:
         assert isinstance(found, Plan)
         seat = found.seats[0]
         again = fleet(2)
-        again.hold("w/0", Holding(seat.node, found.amounts_by_seat[0], seat.cards, seat.slices))
+        again.hold("w/0", Holding(seat.node, found.amounts_by_seat[0], seat.gpus, seat.slices))
         assert again.grants("w/0")[0].share == found.grants[0].share
 
     @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.support.machines import reference
 from kgwe.model.network import domains
 from kgwe.model.network.domains import UNKNOWN_GB_PER_S, Place
 from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape
-from kgwe.placement.fleet.snapshot import Grant, Snapshot, list_cards
+from kgwe.placement.fleet.snapshot import Grant, Snapshot, list_gpus
 from kgwe.placement.planning.gang_planner import GangPlanner, GangRequest
 from kgwe.placement.pod.engine import Decision, Engine
 from kgwe.placement.pod.fit import FitStatus, Fitter
@@ -35,7 +35,7 @@ def engine():
 def test_a_pod_for_more_cards_than_others_have_goes_there(engine):
     answer = engine.decide(cards(12))
     assert isinstance(answer, Decision)
-    assert (answer.name, list_cards(answer.grant.cards)) == ("wide", list(range(12)))
+    assert (answer.name, list_gpus(answer.grant.gpus)) == ("wide", list(range(12)))
     assert answer.gb_per_s == UNKNOWN_GB_PER_S
     undo = engine.snapshot.commit(answer.grant)
     second = engine.decide(cards(9))
@@ -68,7 +68,7 @@ def test_and_never_beats_wiring_that_is_known(engine):
 
 def test_shares_and_whole_cards_live_side_by_side(engine):
     snapshot = engine.snapshot
-    snapshot.commit(Grant(0, cards=H100.all_cards))
+    snapshot.commit(Grant(0, gpus=H100.all_gpus))
     for _ in range(3):
         answer = engine.decide(Request(Gpus(milli=500, share_mib=1000)))
         assert isinstance(answer, Decision)
@@ -90,7 +90,7 @@ def test_of_more_cards_than_a_mask_has_bits_the_first_are_used():
     shape = dataclasses.replace(WIDE, wiring=reference.nvswitch(80))
     fitter = Fitter(Snapshot.from_nodes([node("huge", shape), node("narrow", H100)]))
     assert fitter.count_pods(cards(1)).tolist() == [63, 8]
-    assert fitter.check_nodes(cards(64)).tolist() == [FitStatus.TOO_FEW_CARDS] * 2
+    assert fitter.check_nodes(cards(64)).tolist() == [FitStatus.TOO_FEW_GPUS] * 2
 
 
 @given(sick=st.integers(0, 2**20 - 1), taken=st.integers(0, 2**20 - 1), count=st.integers(1, 21))
@@ -98,13 +98,13 @@ def test_every_free_card_is_counted_and_given_once(sick, taken, count):
     snapshot = Snapshot.from_nodes([node("wide", healthy=~sick)])
     held = taken & ~sick
     if held:
-        snapshot.commit(Grant(0, cards=held))
+        snapshot.commit(Grant(0, gpus=held))
     fitter, free = Fitter(snapshot), 2**20 - 1 & ~sick & ~taken
     given_cards = []
     while (grant := fitter.find_grant(cards(count), 0)) is not None:
-        assert grant.cards.bit_count() == count
-        assert not grant.cards & ~free
-        free &= ~grant.cards
+        assert grant.gpus.bit_count() == count
+        assert not grant.gpus & ~free
+        free &= ~grant.gpus
         given_cards.append(grant)
         snapshot.commit(grant)
     assert free.bit_count() < count

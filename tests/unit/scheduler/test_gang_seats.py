@@ -56,7 +56,7 @@ def test_a_pod_that_says_its_seat_has_it_again_after_a_restart(state):
     assert free(state) == {"n1": 4, "n2": 8}
     state.on_pod(added(member("p", at="n1", pin="n1", says=f"{owner}/1", cards="f0")))
     assert state.ledger.pod_in(owner, 1) == "uid-p"
-    assert state.ledger.fleet.holding("uid-p").cards == 0xF0
+    assert state.ledger.fleet.holding("uid-p").gpus == 0xF0
     state.on_pod(removed(member("p", at="n1", pin="n1", says=f"{owner}/1", cards="f0")))
     assert free(state) == {"n1": 8, "n2": 8}
 

@@ -35,7 +35,7 @@ def test_a_pod_of_another_namespace_does_not_take_the_seat_of_a_pod_that_restart
     state.on_pod(added(thief(at="n1", index=0)))
     state.on_pod(removed(pod("p", at="n1")))
     assert state.ledger.pod_in(UID, 0) == ""
-    assert state.ledger.reserved_seat(UID, 0).cards == 0b1111  # type: ignore[union-attr]
+    assert state.ledger.reserved_seat(UID, 0).gpus == 0b1111  # type: ignore[union-attr]
     assert free(state)["n1"] == 0, "the seat is kept, the pod counts for itself"
     state.on_pod(added(pod("again", at="n1")))
     assert state.ledger.pod_in(UID, 0) == "uid-again"

@@ -141,7 +141,7 @@ def asking(**spec: Any) -> Any:
 
 def plan(*seats: Seat) -> Any:
     return SimpleNamespace(
-        seats=seats, gpus_per_pod=seats[0].cards.bit_count(), score=1.0, parts={}, gb_per_s=None, level="", domain="",
+        seats=seats, gpus_per_pod=seats[0].gpus.bit_count(), score=1.0, parts={}, gb_per_s=None, level="", domain="",
         message="",
     )  # fmt: skip
 
@@ -291,7 +291,7 @@ async def test_a_rank_that_was_moved_claims_what_its_seat_is_now(state):
 
 async def test_after_a_crash_between_claim_and_seat_nothing_is_made_twice(state):
     name = gang(state, Seat("n1", 0b1111), Seat("n1", 0b11110000))
-    holding = Holding("n1", cards=0b1111)
+    holding = Holding("n1", gpus=0b1111)
     before = claiming_pod("p0", name, index=0, at="", gated=True)
     mine = dra_claims.build_claim(before, holding, state.reader.cards, {})["metadata"]["name"]
     client = await seated(state, claiming_pod("p0", name, entered=mine, index=0, at="", gated=True))

@@ -186,7 +186,7 @@ class World:
         labels = {manifests.UID_LABEL: uid, manifests.RUN_LABEL: "dep-3"} if uid else {}
         about = meta(name, f"uid-{name}", labels=labels, annotations=notes, ownerReferences=owners)
         bare = make(resources.POD.type, {"metadata": about, "spec": spec()})
-        place, owner = Holding(seat.node, {}, seat.cards), uid or OWNER
+        place, owner = Holding(seat.node, {}, seat.gpus), uid or OWNER
         signature = self.signer.sign_seat(bare, owner, number, place)
         given = pinner.pin_patch(bare, owner, number, place, signature)["metadata"]["annotations"]
         said = notes | {key: text for key, text in given.items() if text is not None}

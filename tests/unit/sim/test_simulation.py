@@ -182,7 +182,7 @@ class TestFaults:
         run = prepared(small_fleet.nodes(1), jobs)
         grant = run.world.fitter.find_grant(jobs[0].request, 0)
         assert grant is not None
-        first = grant.cards.bit_length() - 1
+        first = grant.gpus.bit_length() - 1
 
         break_at(run, 50, 1000, Kind.CARD_DOWN, card=first).run()
 

@@ -150,7 +150,7 @@ def _movable(view: View, budgets: DisruptionBudgets, terms: Terms) -> Iterator[R
             continue  # workloads and gangs keep their seats
         grant = view.census.grant_of(uid)
         started_s = timestamp.epoch_seconds(pod.status.startTime) if pod.status.startTime else view.now_s
-        if grant is None or not grant.card_mask or view.now_s - started_s < terms.min_run_s:
+        if grant is None or not grant.gpu_mask or view.now_s - started_s < terms.min_run_s:
             continue
         try:
             request = podrequest.read_request(pod, pieces=view.fleet.shares_per_gpu(pod.spec.nodeName)).request

@@ -67,8 +67,8 @@ def read_held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[s
         places = _places_of_pod(pod, report, sum(wanted.values()), follows_plans=follows_plans)
         slices.update(places.slices)
         owners |= dict.fromkeys(places.slices, pod.metadata.uid)
-        cards |= places.cards
-        if len(places.slices) + places.cards.bit_count() < sum(wanted.values()):
+        cards |= places.gpus
+        if len(places.slices) + places.gpus.bit_count() < sum(wanted.values()):
             unknown |= wanted.keys()
     return Held(frozenset(slices), cards, frozenset(unknown), owners)
 

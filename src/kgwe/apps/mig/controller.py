@@ -274,13 +274,13 @@ class Controller:
             decided[number] = group, self._decide_group(number, group, found)
             waiting |= dict.fromkeys(decided[number][1].waiting)
         for number, (_, first) in decided.items():
-            found.drained_by |= {card.drain.ask: number for card in first.cards if card.drain}
+            found.drained_by |= {card.drain.ask: number for card in first.gpus if card.drain}
         for number, (group, first) in decided.items():
             if group.movable and any(name not in found.served_by for name in waiting):
-                cards = (replace(card, is_open=card.is_open and card.uuid not in first.changed) for card in first.cards)
-                again = replace(group, cards=tuple(cards), is_due=False, may_drain=True)
+                cards = (replace(card, is_open=card.is_open and card.uuid not in first.changed) for card in first.gpus)
+                again = replace(group, gpus=tuple(cards), is_due=False, may_drain=True)
                 second = self._decide_group(number, again, found)
-                found.drained_by |= {card.drain.ask: number for card in second.cards if card.drain}
+                found.drained_by |= {card.drain.ask: number for card in second.gpus if card.drain}
                 changed = first.changed | second.changed
                 decided[number] = group, replace(second, changed=changed, short=first.short)
         for number, (name, mine) in enumerate(groups):
@@ -329,7 +329,7 @@ class Controller:
 
     def _keep(self, cards: Sequence[MigCard], decision: rebalance.Decision, found: _Round, outcome: Outcome) -> None:
         now = timestamp.of(self._wall())
-        for seen, new in zip(cards, decision.cards, strict=True):
+        for seen, new in zip(cards, decision.gpus, strict=True):
             wanted = found.layouts.setdefault(new.node, {})
             is_changed = new.uuid in decision.changed
             if is_changed or (new.is_decided and seen.asked is None):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.gpuset import topology_score
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class FleetGauges:
 
     def _gpus(self) -> Iterator[Sample]:
         for node in self._state.fleet.snapshot.nodes:
-            yield (node.name, node.shape.model), float(node.shape.cards)
+            yield (node.name, node.shape.model), float(node.shape.gpu_count)
 
     def _topology(self) -> Iterator[Sample]:
         fleet = self._state.fleet
@@ -78,7 +78,7 @@ class FleetGauges:
         """Per place of the tree, in thousandths of a GPU: healthy, free, and free on nodes that are partly used."""
         fleet = self._state.fleet
         snapshot, tree = fleet.snapshot, fleet.tree
-        usable = np.array([node.usable.bit_count() * CARD_MILLI for node in snapshot.nodes], np.int64)
+        usable = np.array([node.usable.bit_count() * GPU_MILLI for node in snapshot.nodes], np.int64)
         free = snapshot.milli.sum(axis=1, dtype=np.int64)
         order = np.array([snapshot.index[name] for name in tree.nodes], np.intp)
         partly = np.where(free < usable, free, 0)

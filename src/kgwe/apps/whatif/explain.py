@@ -31,7 +31,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpuworkload import Phase
 from kgwe.kube.client.client import Forbidden
 from kgwe.model.units.phrasing import counted
-from kgwe.placement.fleet.snapshot import list_cards
+from kgwe.placement.fleet.snapshot import list_gpus
 from kgwe.placement.planning import explain as pure
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.plan import Plan
@@ -212,7 +212,7 @@ def _seats(view: View, run: Run, pods: Iterable[core.Pod]) -> Iterator[Seat]:
 
 def _seat(view: View, seat: PlannedSeat, pod: str = "", phase: str = "") -> Seat:
     known = view.state.reader.cards(seat.node)
-    cards = tuple(list_cards(seat.cards))
+    cards = tuple(list_gpus(seat.gpus))
     gpus = tuple(known.uuids[card] for card in cards if card in known.uuids)
     gpus += tuple(known.slices[each][1] for each in seat.slices if each in known.slices)
     return Seat(seat.node, cards, gpus, pod, phase)
@@ -290,7 +290,7 @@ def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
     holding = view.fleet.holding(pod.metadata.uid)
     asks = words.asked(view.ask_of_pod(pod))
     known = effective_seats.effective_cards(view.state, pod)
-    seats = (Seat(pod.spec.nodeName, tuple(list_cards(known)), pod=pod.metadata.name, phase=pod.status.phase),)
+    seats = (Seat(pod.spec.nodeName, tuple(list_gpus(known)), pod=pod.metadata.name, phase=pod.status.phase),)
     unknown = () if known else ("which of its node's cards it has, nobody says: the device plugin chose them",)
     problems = (*base.problems, *_seat_problems(view, seats))
     short = holding is not None and not view.fleet.is_fully_booked(pod.metadata.uid)
@@ -315,7 +315,7 @@ def _member(view: View, pod: core.Pod, owner: str, base: Explanation) -> Explana
     if number is not None:
         place = view.state.ledger.reserved_seat(owner, number)
         node = place.node if place is not None else "its node"
-        seats = (Seat(node, tuple(list_cards(place.cards)) if place else (), pod=pod.metadata.name),)
+        seats = (Seat(node, tuple(list_gpus(place.gpus)) if place else (), pod=pod.metadata.name),)
         gated = (
             "its gate is about to be taken away"
             if placement_annotations.is_gated(pod)

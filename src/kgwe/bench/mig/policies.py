@@ -46,7 +46,7 @@ class Kgwe:
 
     def place(self, states: NDArray[np.int64], profile: int) -> tuple[int, int] | None:
         slot = self._table.choose_slot(states, self._atlas.profiles[profile].name)
-        return None if isinstance(slot, slots.SlotRefusal) else (slot.card, self._numbers[slot.placement])
+        return None if isinstance(slot, slots.SlotRefusal) else (slot.gpu, self._numbers[slot.placement])
 
     def released(self, card: int, place: int) -> None:
         pass

@@ -103,8 +103,8 @@ def nodes() -> Iterator[tuple[str, FleetNode]]:
         raise errors.InvariantBroken(f"a {cut.model.name} can be cut")
     small = min(geometry.profiles.values(), key=lambda profile: (profile.units, profile.memory_mib, profile.name))
     layout = tuple(mig.Placement(small, start) for start in small.starts)
-    pool = dataclasses.replace(cut.pool, layouts=(layout,) * len(cut.cards))
-    yield f"{len(layout) * len(cut.cards)} MIG instances", dataclasses.replace(cut, pool=pool)
+    pool = dataclasses.replace(cut.pool, layouts=(layout,) * len(cut.gpus))
+    yield f"{len(layout) * len(cut.gpus)} MIG instances", dataclasses.replace(cut, pool=pool)
 
 
 def _measure_all(options: Options, cluster: LocalCluster | None, progress: Progress) -> dict[str, dict[str, Any]]:

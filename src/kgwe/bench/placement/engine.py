@@ -106,7 +106,7 @@ def _measure(options: Options, nodes: int, step: Step) -> dict[str, Any]:
         **_against_loop(engine, running, compared, rng),
         "new_request_ms": _new_request_ms(snapshot, options),
         "prepare_s": round(prepared, 4),
-        "gpus": int(sum(node.shape.cards for node in snapshot.nodes)),
+        "gpus": int(sum(node.shape.gpu_count for node in snapshot.nodes)),
         "rss_mb": rss_mb,
     }
 

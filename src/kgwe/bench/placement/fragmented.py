@@ -211,7 +211,7 @@ class Site:
         self.snapshot = Snapshot.from_nodes(Node(name, _shape(), 224_000, 2 * 2**40) for name in self.names)
         for number, name in enumerate(self.names):
             if held := _CARDS - self.free[name]:
-                self.snapshot.commit(Grant(number, cards=(1 << held) - 1))
+                self.snapshot.commit(Grant(number, gpus=(1 << held) - 1))
 
     def run_rule(self, name: str, gangs: Sequence[tuple[int, int]]) -> Run:
         free = np.array([self.free[node] for node in self.names])

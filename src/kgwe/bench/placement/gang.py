@@ -72,7 +72,7 @@ def site(shape: Shape, levels: Sequence[tuple[str, int]], nodes: int) -> Site:
     """`levels`: name and nodes per domain, the nearest first. Leaves are oversubscribed by two."""
     names = tuple(name for name, _ in levels)
     paths = [tuple(f"{name}-{number // size}" for name, size in levels) for number in range(nodes)]
-    speed = bandwidth.network_gb_per_s(shape.wiring, range(shape.cards))
+    speed = bandwidth.network_gb_per_s(shape.wiring, range(shape.gpu_count))
     places = [domains.Place(f"node-{i}", path, gb_per_s=speed) for i, path in enumerate(paths)]
     tree = domains.build(places, names, speeds={names[0]: domains.Speed(oversubscription=2.0)})
     snapshot = Snapshot.from_nodes(Node(place.node, shape, 224_000, 2 * 2**40) for place in places)
@@ -145,7 +145,7 @@ def _impossible(shape: Shape, options: Options) -> dict[str, Any]:
     where = site(shape, (("leaf", 10), ("spine", 100)), 500)
     rng = np.random.default_rng(options.seed)
     taken = np.sort(rng.permutation(500)[:490]).tolist()
-    grants = [Grant(node, 64_000, 2**38, cards=shape.all_cards) for node in taken]
+    grants = [Grant(node, 64_000, 2**38, gpus=shape.all_gpus) for node in taken]
     where.snapshot.commit_all(grants)
     # Jobs of up to eight nodes that may be evicted, all of lower priority.
     pods = [Member(f"pod-{i}", WHOLE, grant) for i, grant in enumerate(grants)]
@@ -189,7 +189,7 @@ _SCENARIOS: Final[dict[str, Callable[[Shape, Options], dict[str, Any]]]] = {
 def half_taken(shape: Shape, nodes: int, seed: int) -> Site:
     where = site(shape, (("leaf", 16), ("spine", 256), ("core", 2_048)), nodes)
     taken = np.random.default_rng(seed).permutation(nodes)[: nodes // 2].tolist()
-    where.snapshot.commit_all([Grant(node, 64_000, 2**38, cards=shape.all_cards) for node in taken])
+    where.snapshot.commit_all([Grant(node, 64_000, 2**38, gpus=shape.all_gpus) for node in taken])
     return where
 
 

@@ -177,7 +177,7 @@ def _half_full(snapshot: Snapshot, asked: Sequence[Request], rng: np.random.Gene
     fitter = Fitter(snapshot)
     undos = []
     for node in range(len(snapshot)):
-        left = int(rng.integers(snapshot.nodes[node].shape.cards + 1))
+        left = int(rng.integers(snapshot.nodes[node].shape.gpu_count + 1))
         while left:
             request = max((each for each in asked if each.gpus.count <= left), key=lambda each: each.gpus.count)
             grant = fitter.find_grant(request, node)

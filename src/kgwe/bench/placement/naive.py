@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from kgwe.placement.fleet.node import CARD_MILLI, Preference
+from kgwe.placement.fleet.node import GPU_MILLI, Preference
 from kgwe.placement.gpuset import gpu_tables
 from kgwe.placement.gpuset.topology_score import LATENCY_POINTS, TOP
 
@@ -106,8 +106,8 @@ class Loop:
     def _rank(self, request: Request, number: int, node: Node) -> float:
         cpu = (self._cpu[number] - request.cpu_milli) / max(node.cpu_milli, 1)
         memory = (self._memory[number] - request.memory_bytes) / max(node.memory_bytes, 1)
-        cards = (node.shape.all_cards & node.healthy).bit_count()
-        gpu = (self._left(number, node) - self._wanted(request, node)) / (cards * CARD_MILLI) if cards else 0.0
+        cards = (node.shape.all_gpus & node.healthy).bit_count()
+        gpu = (self._left(number, node) - self._wanted(request, node)) / (cards * GPU_MILLI) if cards else 0.0
         gpus = request.gpus
         filled = gpu if gpus.count or gpus.milli or gpus.slices else (cpu + memory) / 2
         balance = 100 * (1 - max(gpu - min(cpu, memory), 0.0))
@@ -121,22 +121,22 @@ class Loop:
             units = node.shape.geometry.units
             for profile in self._snapshot.slices:
                 if count := self._slices(number, profile):
-                    left += count * (CARD_MILLI * node.shape.geometry.profile(profile).units / units)
+                    left += count * (GPU_MILLI * node.shape.geometry.profile(profile).units / units)
         return left
 
     @staticmethod
     def _wanted(request: Request, node: Node) -> float:
         gpus, geometry = request.gpus, node.shape.geometry
         if gpus.slices and geometry is not None:
-            return gpus.slices * (CARD_MILLI * geometry.profile(gpus.profile).units / geometry.units)
-        return gpus.count * CARD_MILLI + gpus.milli
+            return gpus.slices * (GPU_MILLI * geometry.profile(gpus.profile).units / geometry.units)
+        return gpus.count * GPU_MILLI + gpus.milli
 
     def _topology(self, request: Request, number: int, node: Node) -> tuple[float, int]:
         gpus, shape = request.gpus, node.shape
         if not gpus.count and not gpus.milli:
             return 50.0, 0
         if gpus.milli and any(
-            gpus.milli <= milli < CARD_MILLI and mib >= gpus.share_mib
+            gpus.milli <= milli < GPU_MILLI and mib >= gpus.share_mib
             for milli, mib in zip(self._milli[number], self._mib[number], strict=True)
         ):
             return 100.0, 0
@@ -153,7 +153,7 @@ class Loop:
             return 50.0, broken
         if request.preference is Preference.NONE:
             return 50 + 10 * kept, broken
-        points = 50 * choice.gb_per_s / fastest + _latency(shape.wiring, choice.cards) + 10 * kept
+        points = 50 * choice.gb_per_s / fastest + _latency(shape.wiring, choice.gpus) + 10 * kept
         return 50 + (TOP[request.preference] - 50) * points / 80, broken
 
     def _broken(self, shape: Shape, free: int, taken: int) -> int:

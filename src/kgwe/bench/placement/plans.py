@@ -78,7 +78,7 @@ class Fleet:
             for card in range(_CARDS):
                 # The first card is always in use, so that no node is whole.
                 if card == 0 or chance.random() < used:
-                    grant = Grant(node, _ONE.cpu_milli, _ONE.memory_bytes, cards=1 << card)
+                    grant = Grant(node, _ONE.cpu_milli, _ONE.memory_bytes, gpus=1 << card)
                     self.snapshot.commit(grant)
                     pods.append(Member(f"pod-{node}-{card}", _ONE, grant))
         chance.shuffle(pods)

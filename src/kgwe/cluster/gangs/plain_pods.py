@@ -15,7 +15,7 @@ from kgwe.cluster.workload.owner import ExternalGangOwner
 from kgwe.kube.dialects import Key, Membership, Size
 from kgwe.kube.translate import podrequest, podspec
 from kgwe.model.units import amounts as resources
-from kgwe.placement.fleet.node import CARD_MILLI, Gpus
+from kgwe.placement.fleet.node import GPU_MILLI, Gpus
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.queue.workloads import gpu_milli
 
@@ -108,4 +108,4 @@ def milli_of(wanted: Mapping[str, int]) -> int:
         for name, count in wanted.items()
         if name.startswith(resources.MIG_PREFIX) and count
     )
-    return (wanted.get(resources.GPU, 0) + wanted.get(resources.SHARED, 0)) * CARD_MILLI + slices
+    return (wanted.get(resources.GPU, 0) + wanted.get(resources.SHARED, 0)) * GPU_MILLI + slices

@@ -44,7 +44,7 @@ class SeatRestorer:
         if said[0] != owner or not node or said[1] in group.seats.values():
             return signatures.strip_decisions(pod)
         given = assignment.parse_planned(pod.metadata.annotations)
-        holding = Holding(node, podspec.sum_requests(pod.spec), given.cards, given.slices)
+        holding = Holding(node, podspec.sum_requests(pod.spec), given.gpus, given.slices)
         if not self._ledger.restore_seat(owner, said[1], holding, is_bound=bool(pod.spec.nodeName)):
             return signatures.strip_decisions(pod)
         group.take(uid, said[1])

@@ -110,7 +110,7 @@ class DraAllocations:
             self._drop(claim.metadata.uid)
             return
         ((node, mine),) = places.items()
-        holding = Holding(node, self._amounts(node, mine), mine.cards, mine.slices, observed=True)
+        holding = Holding(node, self._amounts(node, mine), mine.gpus, mine.slices, observed=True)
         self._ledger.hold_devices(device_claim_text(claim.metadata.uid), holding)
 
     def _forget(self, claim: ResourceClaim) -> None:
@@ -147,7 +147,7 @@ class DraAllocations:
         slices = self._reader.cards(node).slices
         wanted = collections.Counter(mig.resource_of(slices[each][2]) for each in places.slices)
         # A claim is no pod.
-        return {amounts.GPU: places.cards.bit_count(), **wanted, amounts.PODS: 0}
+        return {amounts.GPU: places.gpus.bit_count(), **wanted, amounts.PODS: 0}
 
 
 def _pod_of(claim: ResourceClaim) -> _Owner | None:
@@ -160,4 +160,4 @@ def _pod_of(claim: ResourceClaim) -> _Owner | None:
 
 
 def _both(one: DeviceSet, other: DeviceSet) -> DeviceSet:
-    return DeviceSet(one.cards | other.cards, tuple(sorted({*one.slices, *other.slices})))
+    return DeviceSet(one.gpus | other.gpus, tuple(sorted({*one.slices, *other.slices})))

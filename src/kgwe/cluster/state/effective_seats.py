@@ -28,13 +28,13 @@ def effective_seats(state: ClusterState, owner: str) -> dict[int, Holding]:
 
 def effective_seat(state: ClusterState, owner: str, number: int, seat: Holding) -> Holding:
     pod = state.pods.get(state.ledger.pod_in(owner, number))
-    if pod is None or assignment.parse_planned(pod.metadata.annotations) != DeviceSet(seat.cards, seat.slices):
+    if pod is None or assignment.parse_planned(pod.metadata.annotations) != DeviceSet(seat.gpus, seat.slices):
         return seat
     held = state.reader.reported_devices(seat.node, pod.metadata)
-    return replace(seat, cards=held.cards, slices=held.slices) if held else seat
+    return replace(seat, gpus=held.gpus, slices=held.slices) if held else seat
 
 
 def effective_cards(state: ClusterState, pod: core.Pod) -> int:
     """Mask of the GPUs that the pod has, as its kubelet reports, else as planned."""
     held = state.reader.reported_devices(pod.spec.nodeName, pod.metadata)
-    return (held or assignment.parse_planned(pod.metadata.annotations)).cards
+    return (held or assignment.parse_planned(pod.metadata.annotations)).gpus

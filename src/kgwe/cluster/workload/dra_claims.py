@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kgwe import errors
 from kgwe.kube.api.resource import DRIVER, GPU_CLASS, MIG_CLASS, POD_CLAIM_ANNOTATION
 from kgwe.model.units import amounts
-from kgwe.placement.fleet.snapshot import list_cards
+from kgwe.placement.fleet.snapshot import list_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,7 @@ def device_uuids(place: Holding | Seat, names: Naming) -> tuple[str, ...]:
     """UUIDs of the cards or slices of a seat; Permanent when they are not known."""
     cards = names(place.node)
     try:
-        whole = [cards.uuids[card] for card in list_cards(place.cards)] if not place.slices else []
+        whole = [cards.uuids[card] for card in list_gpus(place.gpus)] if not place.slices else []
         found = whole + [cards.slices[each][1] for each in place.slices]
     except KeyError as exc:
         raise errors.Permanent(f"{place.node}: no device name is known for its GPU or slice {exc}") from exc

@@ -44,7 +44,7 @@ decode = plan_text.decode
 
 def device_annotations(place: Holding | Seat) -> dict[str, str]:
     """The annotations that tell a pod's node which cards and slices were planned for it."""
-    return assignment.format_annotations(DeviceSet(place.cards, place.slices))
+    return assignment.format_annotations(DeviceSet(place.gpus, place.slices))
 
 
 def pin_to_node(spec: dict[str, Any], node: str) -> None:

@@ -25,7 +25,7 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
-from kgwe.model.units.limits import MOST_CARDS, MOST_PODS
+from kgwe.model.units.limits import MAX_GPUS_PER_NODE, MOST_PODS
 from kgwe.placement.planning.plan import Seat
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _HEX: Final = 16
 
 _NODE: Final = r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?"
 # Four cards to a digit.
-_MASK: Final = f"[0-9a-f]{{1,{-(-MOST_CARDS // 4)}}}"
+_MASK: Final = f"[0-9a-f]{{1,{-(-MAX_GPUS_PER_NODE // 4)}}}"
 _SLICE: Final = "[0-9]{1,3}@[0-9]{1,3}"
 _FIRST: Final = re.compile(rf"(?P<node>{_NODE})=(?P<cards>{_MASK})(?:/(?P<slices>{_SLICE}(?:,{_SLICE})*))?")
 _SEAT: Final = re.compile(
@@ -121,7 +121,7 @@ def _decode_first(text: str) -> tuple[Seat, ...]:
 
 def _seat_text(seat: Seat, between: str) -> str:
     slices = between.join(f"{card}@{start}" for card, start in seat.slices)
-    return f"{seat.cards:x}/{slices}" if slices else f"{seat.cards:x}"
+    return f"{seat.gpus:x}/{slices}" if slices else f"{seat.gpus:x}"
 
 
 def _slices(text: str | None, between: str) -> tuple[tuple[int, int], ...]:

@@ -91,4 +91,4 @@ def _is_stray(run: Run, number: int, pod: core.Pod, sick: Callable[[str], int], 
     if node != seat.node or round_of(pod.metadata.annotations) < round_of(run.meta.annotations):
         return True
     failed = cards & sick(node)
-    return bool(failed and not failed & seat.cards)
+    return bool(failed and not failed & seat.gpus)

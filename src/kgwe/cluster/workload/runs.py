@@ -102,7 +102,7 @@ class Run:
             spare = set(empty[max(self.at_once - (len(numbers) - len(empty)), 0) :])
             numbers = [number for number in numbers if number not in spare]
         seats = ((number, self.seats[number]) for number in numbers)
-        return {number: Holding(seat.node, self.wanted, seat.cards, seat.slices) for number, seat in seats}
+        return {number: Holding(seat.node, self.wanted, seat.gpus, seat.slices) for number, seat in seats}
 
     def seat_of(self, pod: core.Pod) -> int:
         """The number of the pod's seat; -1 when it cannot be told."""
@@ -187,7 +187,7 @@ def _is_within(wanted: Amounts, seats: Sequence[Seat]) -> bool:
     gpus = wanted.get(amounts.GPU, 0)
     slices = sum(count for name, count in wanted.items() if name.startswith(amounts.MIG_PREFIX))
     return all(
-        (not seat.cards or gpus <= seat.cards.bit_count()) and (not seat.slices or slices <= len(seat.slices))
+        (not seat.gpus or gpus <= seat.gpus.bit_count()) and (not seat.slices or slices <= len(seat.slices))
         for seat in seats
     )
 
@@ -200,7 +200,7 @@ def limit_to_workload(run: Run, workload: Workload) -> Run:
         run = replace(run, seats=seats if len(seats) == run.pods else ())
     if run.claims:
         # Its template does not say how many; every seat has as many as any other.
-        each = max((len(seat.slices) or seat.cards.bit_count() for seat in run.seats), default=0)
+        each = max((len(seat.slices) or seat.gpus.bit_count() for seat in run.seats), default=0)
         run = replace(run, wanted=run.wanted | {workload.resource: each})
     most = workload.per_pod * workload.pods
     is_older = 0 < run.generation < workload.meta.generation

@@ -28,7 +28,7 @@ from kgwe.model.gpu import catalog, mig
 from kgwe.model.gpu.topology import Slot, Wiring
 from kgwe.model.network import domain_labels
 from kgwe.model.units import amounts
-from kgwe.model.units.limits import MOST_CARDS
+from kgwe.model.units.limits import MAX_GPUS_PER_NODE
 from kgwe.placement.fleet.node import Node, Shape
 from kgwe.placement.fleet.taints import Taint
 
@@ -301,10 +301,10 @@ class FleetReader:
         cut = _cut(devices, offered, shape, layouts)
         held_back = self._held_back(devices.values(), layouts, labels)
         if not devices and mig_layouts.is_unknown(labels, self._strategies.values()):
-            held_back = frozenset(range(shape.cards))
+            held_back = frozenset(range(shape.gpu_count))
         healthy = sum(
             1 << card
-            for card in range(shape.cards)
+            for card in range(shape.gpu_count)
             if card not in held_back and (card not in devices or _is_healthy(devices[card]))
         )
         if claimable is not None and (is_claims_only or node.metadata.name not in self._gpu_nodes):
@@ -334,7 +334,7 @@ class FleetReader:
             wiring = topology.read_topology(gpu_node)
         else:
             # Nothing is known of the wiring, or the device plugin offers every card several times.
-            number = min(max(count, _slice_cards(offered)), MOST_CARDS)
+            number = min(max(count, _slice_cards(offered)), MAX_GPUS_PER_NODE)
             wiring = Wiring(slots=tuple(Slot(bus="") for _ in range(number)))
         wiring = self._wirings.setdefault(wiring, wiring)
         first = gpu_node.status.gpus[0] if gpu_node and gpu_node.status.gpus else None
@@ -447,9 +447,9 @@ def _cut(
                 left[resource] -= 1
                 found.append(_placement(shape, instance.profile, instance.start, instance.size, instance.memoryMiB))
         cut[index] = tuple(found)
-    if not devices and left and shape.cards:
+    if not devices and left and shape.gpu_count:
         numbers = iter(range(sum(left.values())))
-        cut[shape.cards - 1] = tuple(
+        cut[shape.gpu_count - 1] = tuple(
             _placement(shape, name.removeprefix(amounts.MIG_PREFIX), next(numbers), 1, 0)
             for name, count in sorted(left.items())
             for _ in range(count)

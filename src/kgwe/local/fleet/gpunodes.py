@@ -144,9 +144,9 @@ def status(node: inventory.FleetNode) -> gpunode.GPUNodeStatus:
     """Everything about the cards, nothing broken."""
     cluster_uuid, _, clique = node.place.clique.rpartition(".")
     return gpunode.GPUNodeStatus(
-        gpus=tuple(_device(node, card) for card in node.cards),
-        gpuCount=len(node.cards),
-        healthyGPUs=len(node.cards),
+        gpus=tuple(_device(node, card) for card in node.gpus),
+        gpuCount=len(node.gpus),
+        healthyGPUs=len(node.gpus),
         model=node.model.product,
         driverVersion=node.machine.driver,
         cudaVersion=node.machine.cuda,
@@ -158,7 +158,7 @@ def status(node: inventory.FleetNode) -> gpunode.GPUNodeStatus:
     )
 
 
-def _device(node: inventory.FleetNode, card: inventory.Card) -> gpunode.GPUDevice:
+def _device(node: inventory.FleetNode, card: inventory.FleetGpu) -> gpunode.GPUDevice:
     model = node.model
     return gpunode.GPUDevice(
         uuid=card.uuid,

@@ -78,7 +78,7 @@ class GpuPod(msgspec.Struct, frozen=True):
     def claimed(self) -> int:
         """Mask of the cards that KGWE has claimed for it; 0: none."""
         has_claims = any(container.resources.claims for container in self.spec.containers)
-        return assignment.parse_planned(self.metadata.annotations).cards if has_claims else 0
+        return assignment.parse_planned(self.metadata.annotations).gpus if has_claims else 0
 
     def wants(self) -> list[tuple[str, str, int]]:
         """(container, resource, count) of everything that runs at the same time."""

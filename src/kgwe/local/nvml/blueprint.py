@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kgwe.local.nvml import state
     from kgwe.model.gpu import mig
     from kgwe.model.gpu.topology import Wiring
-    from kgwe.model.simfleet.inventory import Card, FleetNode
+    from kgwe.model.simfleet.inventory import FleetGpu, FleetNode
 
 # Numbers below are NVML's own.
 _ARCHITECTURES: Final = {
@@ -75,7 +75,7 @@ _NVSWITCHES: Final = 4
 def draw(out: state.State, node: FleetNode) -> None:
     """Write the machine into an empty state; the lock and the heading are the caller's."""
     machine, geometry = node.machine, node.model.geometry
-    out.gpu_count = len(node.cards)
+    out.gpu_count = len(node.gpus)
     out.driver_version = machine.driver.encode()
     major, minor = machine.cuda.split(".")[:2]
     out.cuda_version = int(major) * 1000 + int(minor) * 10
@@ -83,7 +83,7 @@ def draw(out: state.State, node: FleetNode) -> None:
         out.units, out.compute = geometry.units, geometry.compute
         for profile in geometry.profiles.values():
             _draw_profile(out, geometry, profile)
-    for card in node.cards:
+    for card in node.gpus:
         _draw_card(out.gpus[card.index], node, card)
         _draw_links(out.gpus[card.index], node, card.index)
         for instance in card.instances:
@@ -124,7 +124,7 @@ def _draw_profile(out: state.State, geometry: mig.Geometry, profile: mig.Profile
     slot.name = profile.name.encode()
 
 
-def _draw_card(gpu: state.Gpu, node: FleetNode, card: Card) -> None:
+def _draw_card(gpu: state.Gpu, node: FleetNode, card: FleetGpu) -> None:
     model, slot = node.model, card.slot
     gpu.uuid, gpu.name, gpu.bus = card.uuid.encode(), model.product.encode(), slot.bus.encode()
     gpu.serial = str(uuid.UUID(card.uuid.removeprefix("GPU-")).int % 10**13).zfill(13).encode()
@@ -170,7 +170,7 @@ def _draw_links(gpu: state.Gpu, node: FleetNode, card: int) -> None:
         link.speed_mbps = _LINK_MBPS[wires.nvlink_version]
 
 
-def _draw_instance(out: state.State, card: Card, placement: mig.Placement, instance_id: int, name: str) -> None:
+def _draw_instance(out: state.State, card: FleetGpu, placement: mig.Placement, instance_id: int, name: str) -> None:
     gpu = out.gpus[card.index]
     slot = next(slot for slot in gpu.instances if not slot.used)
     out.serial += 2

@@ -28,7 +28,7 @@ class OfferedDevice:
     """One device."""
 
     id: str
-    card: int
+    gpu: int
     is_healthy: bool
     numa: int | None = None
     start: int | None = None
@@ -63,7 +63,7 @@ def list_advertised(
             fit = is_fit and each.id not in out_of_service
             found.setdefault(with_prefix(resource, prefix), []).append(replace(each, is_healthy=fit))
     return {
-        resource: tuple(sorted(each, key=lambda one: (one.card, one.place or 0))) for resource, each in found.items()
+        resource: tuple(sorted(each, key=lambda one: (one.gpu, one.place or 0))) for resource, each in found.items()
     }
 
 

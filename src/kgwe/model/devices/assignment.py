@@ -32,19 +32,19 @@ Slices = tuple[tuple[int, int], ...]
 class DeviceSet:
     """Cards and slices of one node."""
 
-    cards: int = 0
+    gpus: int = 0
     slices: Slices = ()
 
     def __bool__(self) -> bool:
-        return bool(self.cards or self.slices)
+        return bool(self.gpus or self.slices)
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """The whole cards, lowest first."""
-        return tuple(card for card in range(self.cards.bit_length()) if self.cards >> card & 1)
+        return tuple(card for card in range(self.gpus.bit_length()) if self.gpus >> card & 1)
 
     def within(self, other: DeviceSet) -> bool:
-        return not self.cards & ~other.cards and set(self.slices) <= set(other.slices)
+        return not self.gpus & ~other.gpus and set(self.slices) <= set(other.slices)
 
     def __str__(self) -> str:
         whole = [f"card {card}" for card in self.numbers]
@@ -75,7 +75,7 @@ def parse_slices(texts: Iterable[str]) -> Slices:
 
 def format_annotations(places: DeviceSet) -> dict[str, str]:
     """What is written on a pod for which these are planned."""
-    found = {CARDS_ANNOTATION: format_mask(places.cards)} if places.cards else {}
+    found = {CARDS_ANNOTATION: format_mask(places.gpus)} if places.gpus else {}
     if places.slices:
         found[SLICES_ANNOTATION] = ",".join(format_slices(places.slices))
     return found
@@ -87,7 +87,7 @@ def parse_planned_up_to(annotations: Mapping[str, str], most: int) -> DeviceSet:
     For readers that have no key to check signatures with: a forged plan then claims no more than the pod would get.
     """
     found = parse_planned(annotations)
-    return found if found.cards.bit_count() + len(found.slices) <= most else NO_DEVICES
+    return found if found.gpus.bit_count() + len(found.slices) <= most else NO_DEVICES
 
 
 def parse_planned(annotations: Mapping[str, str]) -> DeviceSet:

@@ -68,7 +68,7 @@ class PodDevices:
 class DeviceNames:
     """What the cards and slices of a node are called."""
 
-    cards: Mapping[str, int] = field(default_factory=dict)
+    gpus: Mapping[str, int] = field(default_factory=dict)
     """UUID -> number of the card."""
     slices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """UUID -> (card, start)."""
@@ -95,7 +95,7 @@ class DeviceNames:
         if match is None or card is None:
             return ""
         if match[2] is None:
-            return next((uuid for uuid, number in self.cards.items() if number == card), "")
+            return next((uuid for uuid, number in self.gpus.items() if number == card), "")
         return next((uuid for uuid, place in self.slices.items() if place == (card, int(match[2]))), "")
 
 
@@ -122,8 +122,8 @@ def read_holdings(pod: PodDevices, names: DeviceNames, claimed: Mapping[str, str
     strangers = []
     for each in _list_ids(pod, names, claimed or {}):
         uuid, shared, _ = each.partition(SHARE_SEPARATOR)
-        if uuid in names.cards:
-            cards |= 1 << names.cards[uuid]
+        if uuid in names.gpus:
+            cards |= 1 << names.gpus[uuid]
         elif uuid in names.slices:
             slices.add(names.slices[uuid])
         else:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 UNKNOWN_GB_PER_S: Final = 0.0
 
 #: a table over all sets of cards has 2**16 rows
-MAX_CARDS: Final = 16
+MAX_TABLED_GPUS: Final = 16
 
 #: GB/s of one NVLink, one direction, as NCCL counts with
 NVLINK_BUS_GB_PER_S: Final[Mapping[int, float]] = {2: 20.0, 3: 20.0, 4: 20.6, 5: 40.1}
@@ -151,8 +151,8 @@ def ring_table(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     byte per entry. 16 cards: 65,536 sets, a third of a second.
     """
     n = len(weights)
-    if n > MAX_CARDS:
-        raise errors.Permanent(f"{n} cards in one node: sets are tabled for at most {MAX_CARDS}")
+    if n > MAX_TABLED_GPUS:
+        raise errors.Permanent(f"{n} cards in one node: sets are tabled for at most {MAX_TABLED_GPUS}")
     values = np.unique(weights[~np.eye(n, dtype=bool)])
     rank = (np.searchsorted(values, weights) + 1).astype(np.uint8)
     np.fill_diagonal(rank, 0)

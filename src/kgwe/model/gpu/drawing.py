@@ -79,7 +79,7 @@ def _matrix(wiring: Wiring) -> Iterable[str]:
 
 def _rates(wiring: Wiring) -> Iterable[str]:
     cards = range(len(wiring.slots))
-    if not 1 < len(cards) <= bandwidth.MAX_CARDS:
+    if not 1 < len(cards) <= bandwidth.MAX_TABLED_GPUS:
         return
     sheet, bus = bandwidth.set_gb_per_s(wiring, cards), bandwidth.set_bus_gb_per_s(wiring, cards)
     if sheet <= bandwidth.UNKNOWN_GB_PER_S:

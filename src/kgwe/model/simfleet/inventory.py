@@ -44,7 +44,7 @@ class MigInstance:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class FleetGpu:
     """One GPU of one node."""
 
     uuid: str
@@ -90,7 +90,7 @@ class FleetNode:
         return self.pool.machine.model
 
     @cached_property
-    def cards(self) -> tuple[Card, ...]:
+    def gpus(self) -> tuple[FleetGpu, ...]:
         geometry = self.model.geometry
         cards = []
         for index, (slot, layout) in enumerate(zip(self.machine.wiring.slots, self.pool.layouts, strict=True)):
@@ -99,7 +99,7 @@ class FleetNode:
                 for placement in layout
                 if geometry is not None
             )
-            cards.append(Card(f"GPU-{self._uuid(index)}", index, slot, instances))
+            cards.append(FleetGpu(f"GPU-{self._uuid(index)}", index, slot, instances))
         return tuple(cards)
 
     def _uuid(self, *parts: int) -> uuid.UUID:
@@ -135,7 +135,7 @@ class FleetNode:
         counts: collections.Counter[str] = collections.Counter()
         if self.pool.mig_strategy != "single":
             counts[amounts.GPU] = 0  # a fully cut node still reports the resource, as zero
-        for card in self.cards:
+        for card in self.gpus:
             if card.index in without:
                 continue
             for instance in card.instances:
@@ -252,7 +252,7 @@ def _feature_labels(node: FleetNode) -> Mapping[str, str]:
     cuda = machine.cuda.split(".")
     out = {
         "present": "true",
-        "count": str(len(node.cards)),
+        "count": str(len(node.gpus)),
         "product": model.label,
         "memory": str(model.memory_mib),
         "family": model.family,
@@ -283,7 +283,7 @@ def _feature_labels(node: FleetNode) -> Mapping[str, str]:
 
 
 def _mig_labels(node: FleetNode) -> dict[str, str]:
-    profiles = [instance.placement.profile for card in node.cards for instance in card.instances]
+    profiles = [instance.placement.profile for card in node.gpus for instance in card.instances]
     if node.model.geometry is None:
         return {}
     # Nobody plays mig-manager; the other labels stay as the GPU operator leaves them.

@@ -55,7 +55,7 @@ class InstanceSample:
 
 
 @dataclass(frozen=True, slots=True)
-class CardSample:
+class GpuSample:
     """One card."""
 
     device: Device
@@ -83,7 +83,7 @@ class Sample:
 
     at_s: float
     """Of the clock that measures intervals."""
-    cards: tuple[CardSample, ...] = ()
+    gpus: tuple[GpuSample, ...] = ()
 
 
 class Series(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 #: GPUs of one node: a set of them is a mask in a signed 64-bit number
-MOST_CARDS: Final = 63
+MAX_GPUS_PER_NODE: Final = 63
 #: GPUs of one workload
 MOST_GPUS: Final = 100_000
 #: pods of one workload: Kubernetes runs no more pods of an Indexed Job at once

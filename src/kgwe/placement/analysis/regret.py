@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.gang.search import GangSearch
 from kgwe.placement.gpuset import gpu_tables
 from kgwe.placement.planning import planner
@@ -143,7 +143,7 @@ def ring_gb_per_s(search: GangSearch, grants: Iterable[Grant]) -> float | None:
     cards: dict[int, int] = {}
     for grant in grants:
         place = place_of[grant.node]
-        cards[place] = cards.get(place, 0) | grant.card_mask
+        cards[place] = cards.get(place, 0) | grant.gpu_mask
     rate = search.rings.predict(ladder, sorted(cards), cards).gb_per_s
     return None if np.isinf(rate) else rate
 
@@ -161,7 +161,7 @@ def islands_broken(snapshot: Snapshot, grants: Iterable[Grant]) -> int:
     """Islands that are whole and free, and of which the grants would take a part."""
     taken: dict[int, int] = {}
     for grant in grants:
-        taken[grant.node] = taken.get(grant.node, 0) | grant.card_mask
+        taken[grant.node] = taken.get(grant.node, 0) | grant.gpu_mask
     return sum(
         _count_broken(snapshot.nodes[node].shape.wiring, int(snapshot.free[node]), mask) for node, mask in taken.items()
     )
@@ -190,7 +190,7 @@ def fragmented(fitter: Fitter, nodes: NDArray[np.intp], mix: Mix) -> float:
     lost = 0.0
     for request, count in mix.items():
         fits = fitter.check_nodes(request, nodes) == FitStatus.FITS
-        least = CARD_MILLI if request.gpus.count else max(request.gpus.milli, 1)
+        least = GPU_MILLI if request.gpus.count else max(request.gpus.milli, 1)
         here = free[fits]
         lost += count * (idle - int(here[here >= least].sum()))
     return lost / total

@@ -56,7 +56,7 @@ def advise_shares(
     spare = _count_spare(stock, pool - gone, [each for each in (*asks, *to_come) if each is not ask], promises)
 
     def claim(piece: str) -> _Claim:
-        card = stock.cards.get(piece, -1)
+        card = stock.gpus.get(piece, -1)
         if piece in gone:
             return _Claim.PROMISED
         if card in mine:
@@ -64,7 +64,7 @@ def advise_shares(
         return _Claim.SPARE if spare[card] > 0 else _Claim.WANTED
 
     def rank(piece: str) -> tuple[bool | int | str, ...]:
-        card = stock.cards.get(piece, -1)
+        card = stock.gpus.get(piece, -1)
         return claim(piece), card not in mine, spare[card], card, stock.order.get(piece, 0), piece
 
     chosen = sorted(pool, key=rank)[: max(0, size - len(must))]
@@ -75,7 +75,7 @@ def _count_spare(
     stock: Stock, free: frozenset[str], others: Iterable[Ask], promises: Mapping[str, frozenset[str]]
 ) -> collections.Counter[int]:
     """GPU -> shares left when all others have theirs; negative where too many are planned."""
-    spare = collections.Counter(stock.cards.get(piece, -1) for piece in free)
+    spare = collections.Counter(stock.gpus.get(piece, -1) for piece in free)
     for ask in others:
         # Promised shares are not counted as free.
         lacks = ask.lacks - len(promises.get(ask.pod, ()))
@@ -85,4 +85,4 @@ def _count_spare(
 
 
 def _gpus_of(stock: Stock, pieces: Iterable[str]) -> frozenset[int]:
-    return frozenset(stock.cards[each] for each in pieces if each in stock.cards)
+    return frozenset(stock.gpus[each] for each in pieces if each in stock.gpus)

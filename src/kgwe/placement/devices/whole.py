@@ -45,7 +45,7 @@ class Ask:
 class Stock:
     """The devices of one resource on this node."""
 
-    cards: Mapping[str, int] = field(default_factory=dict)
+    gpus: Mapping[str, int] = field(default_factory=dict)
     """Device -> number of its card; whole cards and slices alike."""
     order: Mapping[str, int] = field(default_factory=dict)
     """Device -> start of the slice on its GPU, or number of the share."""
@@ -99,16 +99,16 @@ def _take_first(stock: Stock, devices: frozenset[str], count: int) -> frozenset[
 
 
 def _sort_devices(stock: Stock, devices: Iterable[str]) -> list[str]:
-    return sorted(devices, key=lambda each: (stock.cards.get(each, -1), stock.order.get(each, 0), each))
+    return sorted(devices, key=lambda each: (stock.gpus.get(each, -1), stock.order.get(each, 0), each))
 
 
 def choose_nearest(stock: Stock, pool: frozenset[str], given: frozenset[str], count: int) -> frozenset[str]:
     """The best `count` devices of the pool beside the given ones."""
     if count >= len(pool):
         return pool
-    if stock.wiring is None or not all(each in stock.cards for each in pool | given):
+    if stock.wiring is None or not all(each in stock.gpus for each in pool | given):
         return frozenset(_sort_fullest_first(stock, pool)[:count])
-    by_card = {stock.cards[each]: each for each in pool}
+    by_card = {stock.gpus[each]: each for each in pool}
     return frozenset(by_card[card] for card in _choose_gpus(stock.wiring, sorted(by_card), given, stock, count))
 
 
@@ -116,13 +116,13 @@ def _sort_fullest_first(stock: Stock, pool: frozenset[str]) -> list[str]:
     """Slices of the fullest GPUs first, so that others stay whole."""
     left: dict[int, int] = {}
     for each in pool:
-        card = stock.cards.get(each, -1)
+        card = stock.gpus.get(each, -1)
         left[card] = left.get(card, 0) + 1
     return sorted(
         pool,
         key=lambda each: (
-            left[stock.cards.get(each, -1)],
-            stock.cards.get(each, -1),
+            left[stock.gpus.get(each, -1)],
+            stock.gpus.get(each, -1),
             stock.order.get(each, 0),
             each,
         ),
@@ -138,8 +138,8 @@ def _choose_gpus(
         return tuple(pool[:count])
     if not given:
         choice = gpu_tables.build_table(wiring).choose(bitmask.make_mask(pool), count)
-        return choice.cards if choice is not None else tuple(pool[:count])
+        return choice.gpus if choice is not None else tuple(pool[:count])
     rings = gpu_tables.build_sets(wiring)
-    fixed = bitmask.make_mask([stock.cards[each] for each in given])
+    fixed = bitmask.make_mask([stock.gpus[each] for each in given])
     ways = itertools.islice(itertools.combinations(pool, count), _MOST_WAYS)
     return max(ways, key=lambda way: (int(rings.mb_per_s[fixed | bitmask.make_mask(way)]), [-card for card in way]))

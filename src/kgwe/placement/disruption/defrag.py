@@ -31,7 +31,7 @@ from kgwe.placement.disruption.node_victims import NodeVictims
 from kgwe.placement.disruption.rearrange import MovingMembers, Rearrangement
 from kgwe.placement.disruption.running import MILLI_S_PER_GPU_HOUR, Cost, grant_milli
 from kgwe.placement.disruption.victims import Found, VictimPool
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest, Role
 from kgwe.placement.gang.search import GangSearch
@@ -348,7 +348,7 @@ class _Defrag:
             if isinstance(wanted, GangRequest)
             else [(wanted, 1)]
         )
-        return sum((request.gpus.count * CARD_MILLI + request.gpus.milli) * count for request, count in pods)
+        return sum((request.gpus.count * GPU_MILLI + request.gpus.milli) * count for request, count in pods)
 
 
 class _Exact(victims.Problem):

@@ -15,7 +15,7 @@ import numpy as np
 
 from kgwe.model.network import domains
 from kgwe.placement.fleet.hardware_kinds import names_arch, names_model
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.gang import capacity
 from kgwe.placement.gang.request import CLUSTER, Hardware, Strategy
 
@@ -155,7 +155,7 @@ class GangConstraints:
             held = np.zeros(int(self._leaf.max(initial=0)) + 1, np.int64)
             for other, node in placed.items():
                 held[self._leaf[node]] += self._milli[other]
-            allowed &= held[self._leaf] + self._milli[member] <= gang.max_gpus_per_leaf * CARD_MILLI
+            allowed &= held[self._leaf] + self._milli[member] <= gang.max_gpus_per_leaf * GPU_MILLI
         if gang.min_network_gb_per_s:
             allowed &= self._nodes_with_bandwidth(placed, gang.min_network_gb_per_s)
         return allowed

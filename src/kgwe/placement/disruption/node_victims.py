@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe.placement.disruption import room_curves, victims
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.pod.fit import FitStatus
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class NodeVictims(victims.Problem):
             self._add_shortfall(gpus.slices - free, lambda grant: room_curves.freed_amount(grant, request))
         elif gpus.milli:
             # Any one GPU must have the whole share free.
-            for card in range(snapshot.shapes[snapshot.shape[node]].cards):
+            for card in range(snapshot.shapes[snapshot.shape[node]].gpu_count):
                 missing = max(0, gpus.milli - int(snapshot.milli[node, card]))
                 self._either.append(Shortfall.build(self._pool, missing, self._gains(_milli_on(card))))
 
@@ -178,6 +178,6 @@ def _milli_on(card: int) -> Callable[[Grant], int]:
     def gain(grant: Grant) -> int:
         if grant.share is not None and grant.share[0] == card:
             return grant.share[1]
-        return CARD_MILLI * (grant.cards >> card & 1)
+        return GPU_MILLI * (grant.gpus >> card & 1)
 
     return gain

@@ -31,7 +31,7 @@ from kgwe.placement.disruption import gang_constraints
 from kgwe.placement.disruption.gang_constraints import GangConstraints
 from kgwe.placement.disruption.relocate import Relocated, Relocation
 from kgwe.placement.disruption.running import Repair
-from kgwe.placement.fleet.snapshot import Grant, list_cards
+from kgwe.placement.fleet.snapshot import Grant, list_gpus
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.search import GangSearch
 
@@ -54,7 +54,7 @@ class Failure:
     """What failed, by name."""
 
     nodes: frozenset[str] = frozenset()
-    cards: Mapping[str, int] = field(default_factory=dict)
+    gpus: Mapping[str, int] = field(default_factory=dict)
     """Node -> mask of its cards."""
     domains: frozenset[tuple[str, str]] = frozenset()
     """(level, domain)"""
@@ -149,7 +149,7 @@ class _RecoverySearch:
         self._dead_names = failure.nodes.union(*(_nodes_in(tree, level, name) for level, name in failure.domains))
         index = self._snapshot.index
         self._dead = frozenset(index[name] for name in self._dead_names if name in index)
-        self._cards = {index[name]: mask for name, mask in failure.cards.items() if name in index}
+        self._failed_gpus = {index[name]: mask for name, mask in failure.gpus.items() if name in index}
         self._usable = np.ones(len(self._snapshot), np.bool_)
         self._usable[list(self._dead)] = False
         self._trial = trial
@@ -159,22 +159,22 @@ class _RecoverySearch:
         return tuple(i for i, member in enumerate(workload.members) if member.failed or self._is_hit(member.grant))
 
     def _is_hit(self, grant: Grant | None) -> bool:
-        return grant is None or grant.node in self._dead or bool(grant.card_mask & self._cards.get(grant.node, 0))
+        return grant is None or grant.node in self._dead or bool(grant.gpu_mask & self._failed_gpus.get(grant.node, 0))
 
     def release_lost(self, workloads: Sequence[Running]) -> None:
         """Release the grants of lost members, and book the failed GPUs so that they are not used."""
         for workload in workloads:
             grants = [workload.members[i].grant for i in self.find_lost_members(workload)]
             self._trial.release_all(grant for grant in grants if grant is not None)
-        for node, mask in sorted(self._cards.items()):
+        for node, mask in sorted(self._failed_gpus.items()):
             if node not in self._dead:
                 self._trial.commit_all(self._failed_gpu_grants(node, mask))
 
     def _failed_gpu_grants(self, node: int, mask: int) -> Iterator[Grant]:
         free = int(self._snapshot.free[node]) & mask
         if free and self._snapshot.pods[node] > 0:
-            yield Grant(node, cards=free)
-        for card in list_cards(mask & ~free):
+            yield Grant(node, gpus=free)
+        for card in list_gpus(mask & ~free):
             # What is left of a card that others share is no better.
             if card < self._snapshot.milli.shape[1] and (left := int(self._snapshot.milli[node, card])):
                 yield Grant(node, share=(card, left, int(self._snapshot.share_mib[node, card])), pods=0)

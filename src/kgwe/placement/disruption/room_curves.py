@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -258,14 +258,14 @@ def freed_amount(grant: Grant, request: Request) -> int:
     gpus = request.gpus
     if gpus.count:
         # A shared card may still be held by others.
-        return grant.cards.bit_count() + (grant.share is not None) + grant.owed.cards
+        return grant.gpus.bit_count() + (grant.share is not None) + grant.owed.gpus
     if gpus.slices:
         owed = sum(count for profile, count in grant.owed.slices if profile == gpus.profile)
         return sum(placed.profile.name == gpus.profile for _, placed in grant.slices) + owed
     if gpus.milli:
         # A whole card holds a whole number of such shares.
-        per_card = CARD_MILLI // gpus.milli * gpus.milli
-        return grant.cards.bit_count() * per_card + (grant.share[1] if grant.share else 0)
+        per_card = GPU_MILLI // gpus.milli * gpus.milli
+        return grant.gpus.bit_count() * per_card + (grant.share[1] if grant.share else 0)
     return grant.cpu_milli
 
 

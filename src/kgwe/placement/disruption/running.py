@@ -20,7 +20,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: what a step up in priority weighs: an hour of lost work on the same cards
 PRIORITY_STEP_S: Final = 3600
 
-MILLI_S_PER_GPU_HOUR: Final = CARD_MILLI * 3600
+MILLI_S_PER_GPU_HOUR: Final = GPU_MILLI * 3600
 
 
 class Repair(enum.StrEnum):
@@ -122,13 +122,13 @@ class Victim:
 
 def grant_milli(grant: Grant, snapshot: Snapshot) -> int:
     """Milli-GPUs of a grant; slices count by their part of the GPU's compute."""
-    held = grant.cards.bit_count() * CARD_MILLI
+    held = grant.gpus.bit_count() * GPU_MILLI
     if grant.share is not None:
         held += grant.share[1]
     if grant.slices:
         geometry = snapshot.nodes[grant.node].shape.geometry
         compute = geometry.compute if geometry is not None else 1
-        held += sum(CARD_MILLI * placed.profile.compute // compute for _, placed in grant.slices)
+        held += sum(GPU_MILLI * placed.profile.compute // compute for _, placed in grant.slices)
     return held
 
 

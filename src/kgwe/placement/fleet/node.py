@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kgwe.model.units.limits import MOST_CARDS
+from kgwe.model.units.limits import MAX_GPUS_PER_NODE
 from kgwe.placement.fleet.constraints import ANYWHERE, Constraints
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.taints import Taint
 
 #: a whole card in the unit of shares
-CARD_MILLI = 1000
+GPU_MILLI = 1000
 
 
 class Preference(enum.StrEnum):
@@ -53,13 +53,13 @@ class Shape:
     geometry: Geometry | None = field(default=None, hash=False)
 
     @property
-    def cards(self) -> int:
+    def gpu_count(self) -> int:
         return len(self.wiring.slots)
 
     @property
-    def all_cards(self) -> int:
+    def all_gpus(self) -> int:
         """The mask of every card."""
-        return (1 << self.cards) - 1
+        return (1 << self.gpu_count) - 1
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Node:
     @property
     def usable(self) -> int:
         """Mask of healthy cards that are not cut; of more than MOST_CARDS, only the first so many."""
-        mask = self.shape.all_cards & self.healthy & (1 << MOST_CARDS) - 1
+        mask = self.shape.all_gpus & self.healthy & (1 << MAX_GPUS_PER_NODE) - 1
         for card in self.cut:
             mask &= ~(1 << card)
         return mask
@@ -101,7 +101,7 @@ class Node:
 
 def share_milli(pieces: int) -> int:
     """One of so many equal shares of a card."""
-    return CARD_MILLI // pieces
+    return GPU_MILLI // pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class Gpus:
 
     def __post_init__(self) -> None:
         kinds = (self.count > 0) + (self.milli > 0) + (self.slices > 0)
-        if kinds > 1 or not 0 <= self.milli < CARD_MILLI or min(self.count, self.slices, self.share_mib) < 0:
-            raise ValueError(f"ask for whole cards, a share below {CARD_MILLI} milli, or slices: {self}")
+        if kinds > 1 or not 0 <= self.milli < GPU_MILLI or min(self.count, self.slices, self.share_mib) < 0:
+            raise ValueError(f"ask for whole cards, a share below {GPU_MILLI} milli, or slices: {self}")
         if bool(self.profile) != bool(self.slices):
             raise ValueError(f"slices and their profile go together: {self}")
 

@@ -24,7 +24,7 @@ from kgwe import errors
 from kgwe.model.gpu import catalog
 from kgwe.placement.fleet.constraints import LabelIndex
 from kgwe.placement.fleet.hardware_kinds import HardwareKinds
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -41,12 +41,12 @@ _GB_IN_MIB = 1e9 / 2**20
 class Debt:
     """Cards, shares and slices (by profile) that a pod on an overcommitted node has beyond what could be booked."""
 
-    cards: int = 0
+    gpus: int = 0
     shares: int = 0
     slices: tuple[tuple[str, int], ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.cards or self.shares or self.slices)
+        return bool(self.gpus or self.shares or self.slices)
 
 
 NO_DEBT: Final = Debt()
@@ -60,7 +60,7 @@ class Grant:
     cpu_milli: int = 0
     memory_bytes: int = 0
     #: mask of whole cards
-    cards: int = 0
+    gpus: int = 0
     #: (card, milli, MiB) of a shared card
     share: tuple[int, int, int] | None = None
     #: (card, slice) pairs
@@ -71,12 +71,12 @@ class Grant:
     owed: Debt = NO_DEBT
 
     def __post_init__(self) -> None:
-        kinds = bool(self.cards) + (self.share is not None) + bool(self.slices)
+        kinds = bool(self.gpus) + (self.share is not None) + bool(self.slices)
         if kinds > 1 or len({(card, placed.start) for card, placed in self.slices}) != len(self.slices):
             raise errors.InvariantBroken(f"a grant is of one kind and names a slice once: {self}")
 
     @property
-    def card_mask(self) -> int:
+    def gpu_mask(self) -> int:
         """Mask of the cards it holds anything of."""
         mask = self.whole_or_shared
         for card, _ in self.slices:
@@ -86,7 +86,7 @@ class Grant:
     @property
     def whole_or_shared(self) -> int:
         """Mask of the cards it has whole, or a share of."""
-        return self.cards if self.share is None else 1 << self.share[0]
+        return self.gpus if self.share is None else 1 << self.share[0]
 
 
 @dataclass
@@ -133,15 +133,15 @@ class Snapshot:
             raise errors.Permanent("duplicate node name in snapshot")
         shapes = tuple(dict.fromkeys(node.shape for node in listed))
         numbers = {shape: number for number, shape in enumerate(shapes)}
-        widest = max((shape.cards for shape in shapes), default=0)
+        widest = max((shape.gpu_count for shape in shapes), default=0)
         milli = np.zeros((len(listed), widest), dtype=np.int32)
         share_mib = np.zeros((len(listed), widest), dtype=np.int32)
         free_slices: dict[tuple[int, int], list[Placement]] = {}
         slices: dict[str, NDArray[np.int32]] = {}
         for number, node in enumerate(listed):
-            for card in range(node.shape.cards):
+            for card in range(node.shape.gpu_count):
                 if node.usable >> card & 1:
-                    milli[number, card] = CARD_MILLI
+                    milli[number, card] = GPU_MILLI
                     share_mib[number, card] = node.shape.memory_mib or 0
             for card, cut in node.cut.items():
                 if node.healthy >> card & 1:
@@ -226,11 +226,11 @@ class Snapshot:
         """Whether the cards, share and slices are taken, by any pod."""
         node, cut = grant.node, self.nodes[grant.node].cut
         # A cut card is neither free nor held: only its slices are.
-        if grant.cards & int(self.free[node]) or any(grant.cards >> card & 1 for card in cut):
+        if grant.gpus & int(self.free[node]) or any(grant.gpus >> card & 1 for card in cut):
             return False
         if grant.share is not None:
             card, milli, _ = grant.share
-            return card not in cut and bool(self.milli[node, card] + milli <= CARD_MILLI)
+            return card not in cut and bool(self.milli[node, card] + milli <= GPU_MILLI)
         return not any(placed in self.free_slices.get((node, card), (placed,)) for card, placed in grant.slices)
 
     def _check(self, grant: Grant) -> None:
@@ -243,8 +243,8 @@ class Snapshot:
 
     def _check_gpus(self, grant: Grant) -> None:
         node = grant.node
-        if grant.cards & ~int(self.free[node]):
-            raise self._booking_error(node, f"cards {grant.cards & ~int(self.free[node]):#x} are not free")
+        if grant.gpus & ~int(self.free[node]):
+            raise self._booking_error(node, f"cards {grant.gpus & ~int(self.free[node]):#x} are not free")
         if grant.share is not None and self._lacks_share(node, *grant.share):
             raise self._booking_error(node, f"card {grant.share[0]} has too little left")
         if any(placed not in self.free_slices.get((node, card), ()) for card, placed in grant.slices):
@@ -261,13 +261,13 @@ class Snapshot:
         self.cpu_milli[node] -= sign * grant.cpu_milli
         self.memory_bytes[node] -= sign * grant.memory_bytes
         self.pods[node] -= sign * grant.pods
-        if grant.cards:
-            self._book_cards(node, grant.cards, sign)
+        if grant.gpus:
+            self._book_whole_gpus(node, grant.gpus, sign)
         if grant.share is not None:
             card, milli, mib = grant.share
             self.milli[node, card] -= sign * milli
             self.share_mib[node, card] -= sign * mib
-            self._refresh_card(node, card)
+            self._refresh_gpu(node, card)
         for card, placed in grant.slices:
             held = self.free_slices[node, card]
             if sign > 0:
@@ -282,24 +282,24 @@ class Snapshot:
         self.changed[node] = self.version
 
     def _book_debt(self, node: int, owed: Debt, sign: int) -> None:
-        self.owed[node] += sign * owed.cards
+        self.owed[node] += sign * owed.gpus
         self.owed_shares[node] += sign * owed.shares
         for profile, count in owed.slices:
             if profile not in self.owed_slices:
                 self.owed_slices[profile] = np.zeros(len(self), dtype=np.int32)
             self.owed_slices[profile][node] += sign * count
 
-    def _book_cards(self, node: int, cards: int, sign: int) -> None:
+    def _book_whole_gpus(self, node: int, cards: int, sign: int) -> None:
         full = self.nodes[node].shape.memory_mib or 0
         self.free[node] ^= np.int64(cards)
-        for card in list_cards(cards):
-            self.milli[node, card] = 0 if sign > 0 else CARD_MILLI
+        for card in list_gpus(cards):
+            self.milli[node, card] = 0 if sign > 0 else GPU_MILLI
             self.share_mib[node, card] = 0 if sign > 0 else full
 
-    def _refresh_card(self, node: int, card: int) -> None:
+    def _refresh_gpu(self, node: int, card: int) -> None:
         """A card is free as a whole exactly while no share of it is taken."""
         bit = np.int64(1 << card)
-        if self.milli[node, card] == CARD_MILLI:
+        if self.milli[node, card] == GPU_MILLI:
             self.free[node] |= bit
         else:
             self.free[node] &= ~bit
@@ -365,6 +365,6 @@ def _shape_matches(shape: Shape, request: Request) -> bool:
     return not request.architecture or request.architecture.lower() == (shape.architecture or "").lower()
 
 
-def list_cards(mask: int) -> list[int]:
+def list_gpus(mask: int) -> list[int]:
     """The cards of a mask, lowest first."""
     return [card for card in range(mask.bit_length()) if mask >> card & 1]

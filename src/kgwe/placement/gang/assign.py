@@ -73,5 +73,5 @@ def merge_card_masks(ordered: Seating) -> dict[int, int]:
     used: dict[int, int] = {}
     for pods in ordered:
         for place, grant in pods:
-            used[place] = used.get(place, 0) | grant.card_mask
+            used[place] = used.get(place, 0) | grant.gpu_mask
     return used

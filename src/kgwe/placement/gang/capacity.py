@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgwe.placement.fleet.node import CARD_MILLI, SpotPolicy
+from kgwe.placement.fleet.node import GPU_MILLI, SpotPolicy
 from kgwe.placement.gang import split
 from kgwe.placement.gang.request import NONE_FOLLOW
 from kgwe.placement.pod.fit import FitStatus
@@ -100,7 +100,7 @@ class GangCapacity:
         if self._gang.max_gpus_per_leaf and each:
             leaf = self._table.leaf
             held = np.bincount(leaf, weights=milli).astype(np.int64)
-            per_leaf = np.maximum(self._gang.max_gpus_per_leaf * CARD_MILLI - held, 0)[leaf] // each
+            per_leaf = np.maximum(self._gang.max_gpus_per_leaf * GPU_MILLI - held, 0)[leaf] // each
         return split.sum_capacities(self._table, room, self.units[role], top, per_leaf)
 
     def _count_on_nodes(self, role: int, level: int, loads: Ints) -> Ints:
@@ -131,9 +131,9 @@ def max_pod_milli(request: Request, shapes: Iterable[Shape]) -> int:
     """GPU of one such pod, in thousandths of a card; of a slice, the largest part of a card that it is anywhere."""
     gpus = request.gpus
     if not gpus.slices:
-        return gpus.count * CARD_MILLI + gpus.milli
+        return gpus.count * GPU_MILLI + gpus.milli
     parts = [
-        CARD_MILLI * geometry.profile(gpus.profile).compute // geometry.compute
+        GPU_MILLI * geometry.profile(gpus.profile).compute // geometry.compute
         for shape in shapes
         if (geometry := shape.geometry) is not None and gpus.profile in geometry.profiles
     ]

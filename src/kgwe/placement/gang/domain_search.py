@@ -286,7 +286,7 @@ class DomainSearch:
             return domains.max_by_domain(np.where(has_room, self.table.reach_gb_per_s(level), 0.0))
         role = self.gang.roles[0]
         cards = role.request.gpus.count * role.required_replicas
-        if len(self.gang.roles) > 1 or not 0 < cards <= bandwidth.MAX_CARDS:
+        if len(self.gang.roles) > 1 or not 0 < cards <= bandwidth.MAX_TABLED_GPUS:
             return np.zeros(len(domains))
         table = self.fitter.tables.gb_per_s(cards, Preference.NONE)
         promised: NDArray[np.float64] = table[self.fitter.table_rows(nodes)].astype(np.float64)

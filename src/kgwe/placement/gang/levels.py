@@ -196,7 +196,7 @@ def build_level_table(tree: Tree, snapshot: Snapshot, named: tuple[str, ...] = (
     # Stable, so the tree's order stays wherever NVLink domains do not change it.
     order = np.lexsort([column.ids for column in columns]) if columns else np.arange(len(node))
     node, tree_place, leaf = node[order], tree_place[order], leaf[order]
-    cards = np.array([shape.cards for shape in snapshot.shapes], np.int64)[snapshot.shape[node]]
+    cards = np.array([shape.gpu_count for shape in snapshot.shapes], np.int64)[snapshot.shape[node]]
     return LevelTable(
         tree, _build_levels(columns, order, [snapshot.nodes[i].name for i in node]), node, tree_place, cards, leaf
     )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def list_cards(mask: int) -> tuple[int, ...]:
+def list_gpus(mask: int) -> tuple[int, ...]:
     """The cards of a set, ascending."""
     return tuple(card for card in range(mask.bit_length()) if mask >> card & 1)
 
@@ -26,7 +26,7 @@ def make_mask(cards: Sequence[int]) -> int:
 
 def take_lowest(mask: int, count: int) -> int:
     """The `count` cards of a set that have the lowest numbers."""
-    return make_mask(list_cards(mask)[:count])
+    return make_mask(list_gpus(mask)[:count])
 
 
 def iter_splits(cards: Sequence[int], size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
@@ -74,7 +74,7 @@ def find_components(neighbours: Sequence[int]) -> list[int]:
         while edge:
             part |= edge
             reached = 0
-            for card in list_cards(edge):
+            for card in list_gpus(edge):
                 reached |= neighbours[card]
             edge = reached & ~part
         found.append(part)

@@ -74,8 +74,8 @@ class Links:
 def read_links(wiring: Wiring) -> Links:
     """What of the wiring counts here."""
     n = len(wiring.slots)
-    if n > bandwidth.MAX_CARDS:
-        raise errors.Permanent(f"{n} cards in one node: sets are tabled for at most {bandwidth.MAX_CARDS}")
+    if n > bandwidth.MAX_TABLED_GPUS:
+        raise errors.Permanent(f"{n} cards in one node: sets are tabled for at most {bandwidth.MAX_TABLED_GPUS}")
     cards = range(n)
     numas = [slot.numa for slot in wiring.slots]
     return Links(
@@ -114,8 +114,8 @@ class GpuSetChoice:
     """Whether the preference holds."""
 
     @property
-    def cards(self) -> tuple[int, ...]:
-        return bitmask.list_cards(self.mask)
+    def gpus(self) -> tuple[int, ...]:
+        return bitmask.list_gpus(self.mask)
 
 
 class GpuSets:
@@ -123,9 +123,9 @@ class GpuSets:
 
     def __init__(self, known: Links) -> None:
         self.links = known
-        self.cards = len(known.mb_per_s)
+        self.gpu_count = len(known.mb_per_s)
         self.mb_per_s = _ring_mb_per_s(known.mb_per_s)
-        self.sizes = np.bitwise_count(np.arange(1 << self.cards, dtype=np.int64))
+        self.sizes = np.bitwise_count(np.arange(1 << self.gpu_count, dtype=np.int64))
 
     @functools.cached_property
     def bus_mb_per_s(self) -> NDArray[np.int64]:
@@ -146,16 +146,16 @@ class GpuSets:
             case Preference.SAME_PCIE_SWITCH:
                 return bitmask.find_cliques(self.links.switch)
             case Preference.NONE | Preference.NVLINK_OPTIMAL:
-                return np.ones(1 << self.cards, np.bool_)
+                return np.ones(1 << self.gpu_count, np.bool_)
 
 
 # Stands for "infinite" among integers, for sets of one card.
-_ONE_CARD: Final = np.iinfo(np.int64).max
+_ONE_GPU: Final = np.iinfo(np.int64).max
 
 
 def _ring_mb_per_s(pairs: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     table = bandwidth.ring_table(np.array(pairs, np.float64).reshape(len(pairs), len(pairs)))
-    out = np.full(len(table), _ONE_CARD)
+    out = np.full(len(table), _ONE_GPU)
     finite = np.isfinite(table)
     out[finite] = table[finite].astype(np.int64)
     return out
@@ -167,7 +167,7 @@ def _rank_values(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _gb_per_s(mb_per_s: NDArray[np.int64], sets: NDArray[np.uint16]) -> NDArray[np.float32]:
     rates = mb_per_s[sets]
-    out = np.where(rates == _ONE_CARD, np.inf, rates / _MB_PER_GB).astype(np.float32)
+    out = np.where(rates == _ONE_GPU, np.inf, rates / _MB_PER_GB).astype(np.float32)
     out[sets == 0] = NONE_GB_PER_S
     return out
 
@@ -176,7 +176,7 @@ class BestSetTable:
     """The best sets of one kind of node under one preference; see `table`."""
 
     def __init__(self, rings: GpuSets, preference: Preference, *, required: bool) -> None:
-        self.cards = rings.cards
+        self.gpu_count = rings.gpu_count
         self._rings = rings
         self._meets = rings.match_preference(preference)
         self._required = required
@@ -224,7 +224,7 @@ class BestSetTable:
         """
         if count < 1:
             raise errors.InvariantBroken(f"a set of {count} cards was asked for")
-        n = self.cards
+        n = self.gpu_count
         rings = self._rings
         mirrored = bitmask.mirror_masks(n)
         ring_rank = _rank_values(rings.mb_per_s)
@@ -281,7 +281,7 @@ def _cached_table(known: Links, preference: Preference, *, required: bool) -> Be
 
 def is_wide(wiring: Wiring) -> bool:
     """Whether a node has too many cards for tables of sets."""
-    return len(wiring.slots) > bandwidth.MAX_CARDS
+    return len(wiring.slots) > bandwidth.MAX_TABLED_GPUS
 
 
 class ShapeTables:

@@ -26,8 +26,8 @@ import numpy as np
 from kgwe import errors
 from kgwe.model.network import domains
 from kgwe.model.units import amounts as resources
-from kgwe.placement.fleet.node import CARD_MILLI, Gpus, Request, share_milli
-from kgwe.placement.fleet.snapshot import Debt, Grant, Snapshot, list_cards
+from kgwe.placement.fleet.node import GPU_MILLI, Gpus, Request, share_milli
+from kgwe.placement.fleet.snapshot import Debt, Grant, Snapshot, list_gpus
 from kgwe.placement.gang.plan import DomainWeights
 from kgwe.placement.planning.gang_planner import GangPlanner
 from kgwe.placement.pod.engine import Engine
@@ -54,7 +54,7 @@ class Holding:
     node: str
     amounts: Mapping[str, int] = field(default_factory=dict)
     #: mask of whole GPUs it is known, or planned, to have; 0: not known
-    cards: int = 0
+    gpus: int = 0
     #: slices it is known, or planned, to have
     slices: Slices = ()
     #: the devices are reported by the kubelet, not planned
@@ -63,7 +63,7 @@ class Holding:
     @property
     def trust(self) -> int:
         """0: guessed, 1: planned, 2: observed."""
-        return (1 + self.observed) if self.cards or self.slices else 0
+        return (1 + self.observed) if self.gpus or self.slices else 0
 
 
 @dataclass(slots=True)
@@ -147,8 +147,8 @@ class LiveFleet:
         holder = self._holders.get(key)
         if holder is None:
             return None
-        cards = _booked_gpus(holder) or holder.holding.cards
-        return replace(holder.holding, cards=cards, slices=_booked_slices(holder) or holder.holding.slices)
+        cards = _booked_gpus(holder) or holder.holding.gpus
+        return replace(holder.holding, gpus=cards, slices=_booked_slices(holder) or holder.holding.slices)
 
     def recorded(self, key: str) -> Holding | None:
         """What the holder was recorded with."""
@@ -252,7 +252,7 @@ class LiveFleet:
     def _find_less_trusted(self, holder: _Holder, number: int) -> list[_Holder]:
         """Holders booked on devices that this holder has with more trust."""
         known = holder.holding
-        cards = known.cards & self.snapshot.nodes[number].usable & ~int(self.snapshot.free[number])
+        cards = known.gpus & self.snapshot.nodes[number].usable & ~int(self.snapshot.free[number])
         if known.amounts.get(resources.SHARED):
             cards &= ~self._gpus_with_free_share(number)
         free = {(card, each.start) for card, each in self._list_free_slices(number)} if known.slices else set()
@@ -285,14 +285,14 @@ class LiveFleet:
         count = wanted.get(resources.GPU, 0)
         cards = self._choose_gpus(holder, count, node)
         slices = [(name, number) for name, number in wanted.items() if name.startswith(resources.MIG_PREFIX) and number]
-        grants = [Grant(node, cpu, memory, cards=cards, pods=wanted.get(resources.PODS, 1))]
-        shares = min(wanted.get(resources.SHARED, 0), CARD_MILLI)
+        grants = [Grant(node, cpu, memory, gpus=cards, pods=wanted.get(resources.PODS, 1))]
+        shares = min(wanted.get(resources.SHARED, 0), GPU_MILLI)
         while shares and (share := self._choose_share(holder, node, grants)) is not None:
             shares -= 1
             if grants[0].whole_or_shared:
                 grants.append(share)
             else:
-                grants[0] = replace(grants[0], cards=share.cards, share=share.share)
+                grants[0] = replace(grants[0], gpus=share.gpus, share=share.share)
         missing: list[tuple[str, int]] = []
         for name, number in slices:
             profile = name.removeprefix(resources.MIG_PREFIX)
@@ -311,14 +311,14 @@ class LiveFleet:
         free, holding = int(self.snapshot.free[node]), holder.holding
         if free.bit_count() <= count:
             return free
-        mine = list_cards((holding.cards or holder.last) & free)[:count]
+        mine = list_gpus((holding.gpus or holder.last) & free)[:count]
         if not mine:
-            return self.fitter.choose_cards(Request(Gpus(count=count)), node) if count else 0
+            return self.fitter.choose_gpus(Request(Gpus(count=count)), node) if count else 0
         own = sum(1 << card for card in mine)
         if len(mine) == count:
             return own
         # Other holders may be known to have GPUs that are not booked for them yet.
-        rest = list_cards(free & ~own & ~self._gpus_of_others(holder))[: count - len(mine)]
+        rest = list_gpus(free & ~own & ~self._gpus_of_others(holder))[: count - len(mine)]
         return own | sum(1 << card for card in rest)
 
     def _choose_share(self, holder: _Holder, node: int, mine: Sequence[Grant]) -> Grant | None:
@@ -329,11 +329,11 @@ class LiveFleet:
         per_gpu, holding = self.snapshot.nodes[node].pieces, holder.holding
         left = self.snapshot.milli[node].copy()
         for grant in mine:
-            left[list_cards(grant.cards)] = 0
+            left[list_gpus(grant.gpus)] = 0
             if grant.share is not None:
                 left[grant.share[0]] -= grant.share[1]
-        known = holding.cards or holder.last
-        milli = share_milli(per_gpu) if per_gpu else CARD_MILLI
+        known = holding.gpus or holder.last
+        milli = share_milli(per_gpu) if per_gpu else GPU_MILLI
         with_room: list[int] = np.flatnonzero(left >= milli).tolist()
         if holding.observed or not per_gpu:
             # On another GPU it would take the room of other holders.
@@ -341,12 +341,12 @@ class LiveFleet:
         if not with_room:
             return None
         card = min(with_room, key=lambda card: (not known >> card & 1, int(left[card]), card))
-        return Grant(node, share=(card, milli, 0), pods=0) if per_gpu else Grant(node, cards=1 << card, pods=0)
+        return Grant(node, share=(card, milli, 0), pods=0) if per_gpu else Grant(node, gpus=1 << card, pods=0)
 
     def _gpus_with_free_share(self, node: int) -> int:
         """Mask of the GPUs with a free share."""
         per_gpu = self.snapshot.nodes[node].pieces
-        least = share_milli(per_gpu) if per_gpu else CARD_MILLI
+        least = share_milli(per_gpu) if per_gpu else GPU_MILLI
         return sum(1 << card for card in np.flatnonzero(self.snapshot.milli[node] >= least).tolist())
 
     def _gpus_of_others(self, holder: _Holder) -> int:
@@ -354,7 +354,7 @@ class LiveFleet:
         for key in self._keys_on.get(holder.holding.node, ()):
             other = self._holders[key]
             if other is not holder:
-                mask |= other.holding.cards
+                mask |= other.holding.gpus
         return mask
 
     def _choose_slices(self, profile: str, number: int, node: int, known: Slices) -> tuple[tuple[int, Placement], ...]:
@@ -384,13 +384,13 @@ def _is_unchanged(holder: _Holder, new: Holding) -> bool:
     told = holder.holding
     if (told.node, told.amounts, told.observed) != (new.node, new.amounts, new.observed):
         return False
-    if new.cards in (0, told.cards) and new.slices in ((), told.slices):
+    if new.gpus in (0, told.gpus) and new.slices in ((), told.slices):
         return True
-    return new.cards in (0, holder.last) and new.slices in ((), _booked_slices(holder))
+    return new.gpus in (0, holder.last) and new.slices in ((), _booked_slices(holder))
 
 
 def _is_misbooked(holder: _Holder) -> bool:
-    return holder.holding.observed and bool(holder.holding.cards & ~_booked_gpus(holder))
+    return holder.holding.observed and bool(holder.holding.gpus & ~_booked_gpus(holder))
 
 
 def _booked_gpus(holder: _Holder) -> int:

@@ -69,7 +69,7 @@ class Ledger:
         """
         before = self.fleet.recorded(uid)
         devices = observed or given
-        self._book_pod(uid, Holding(node, wanted, devices.cards, devices.slices, observed=bool(observed)), seat)
+        self._book_pod(uid, Holding(node, wanted, devices.gpus, devices.slices, observed=bool(observed)), seat)
         self._announce(before is not None and (before.node, before.amounts) != (node, wanted))
 
     def _book_pod(self, uid: str, holding: Holding, seat: Seat | None) -> None:
@@ -81,8 +81,8 @@ class Ledger:
             self.fleet.hold(uid, holding)
             return
         if not holding.observed:
-            cards, slices = planned.cards or holding.cards, planned.slices or holding.slices
-            holding = replace(holding, cards=cards, slices=slices)
+            cards, slices = planned.gpus or holding.gpus, planned.slices or holding.slices
+            holding = replace(holding, gpus=cards, slices=slices)
         if self._seat_of.get(uid) == seat:
             self.fleet.hold(uid, holding)
             return
@@ -351,7 +351,7 @@ class Ledger:
         now = self.fleet.holding(self._taken.get((owner, number)) or seat_key(owner, number))
         if now is None or now.node != planned.node:
             return planned
-        return replace(planned, cards=now.cards or planned.cards, slices=now.slices or planned.slices)
+        return replace(planned, gpus=now.gpus or planned.gpus, slices=now.slices or planned.slices)
 
 
 def _on_node(grant: Grant, node: int) -> Grant:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     BoolArray = NDArray[np.bool_]
 
 #: a whole card
-CARD = 1000
+GPU_MILLI = 1000
 #: the kubelet's limit in the published experiment
 PODS_PER_NODE = 1001
 
@@ -38,7 +38,7 @@ class Demand(NamedTuple):
 
     @property
     def is_share(self) -> bool:
-        return self.num_gpu == 1 and self.gpu_milli < CARD
+        return self.num_gpu == 1 and self.gpu_milli < GPU_MILLI
 
     @property
     def total_milli(self) -> int:
@@ -58,7 +58,7 @@ class NodeSpec:
     name: str
     cpu_milli: int
     memory_mib: int
-    cards: int
+    gpus: int
     model: str
 
 
@@ -66,17 +66,17 @@ class Fleet:
     """Free amounts per node; the derived arrays are kept in step by `place`."""
 
     def __init__(self, nodes: Sequence[NodeSpec]) -> None:
-        count, width = len(nodes), max(node.cards for node in nodes)
+        count, width = len(nodes), max(node.gpus for node in nodes)
         self.models = tuple(sorted({node.model for node in nodes}))
         self.model: IntArray = np.array([self.models.index(node.model) for node in nodes])
-        self.card_count: IntArray = np.array([node.cards for node in nodes])
+        self.gpu_count: IntArray = np.array([node.gpus for node in nodes])
         self.cpu_free: IntArray = np.array([node.cpu_milli for node in nodes])
         self.memory_free: IntArray = np.array([node.memory_mib for node in nodes])
         self.pods: IntArray = np.zeros(count, dtype=np.int64)
-        self.cards: IntArray = np.where(np.arange(width)[:, None] < self.card_count, CARD, 0)
-        self.largest: IntArray = self.cards.max(axis=0)
-        self.whole: IntArray = (self.cards == CARD).sum(axis=0)
-        self.gpu_free: IntArray = self.cards.sum(axis=0)
+        self.gpus: IntArray = np.where(np.arange(width)[:, None] < self.gpu_count, GPU_MILLI, 0)
+        self.largest: IntArray = self.gpus.max(axis=0)
+        self.whole: IntArray = (self.gpus == GPU_MILLI).sum(axis=0)
+        self.gpu_free: IntArray = self.gpus.sum(axis=0)
         self.capacity = int(self.gpu_free.sum())
         self._allowed: dict[str, BoolArray] = {}
 
@@ -105,25 +105,25 @@ class Fleet:
             fits &= self.allowed(demand)
         if demand.num_gpu == 1:
             return fits & (self.largest >= demand.gpu_milli)
-        if demand.gpu_milli == CARD:
+        if demand.gpu_milli == GPU_MILLI:
             return fits & (self.whole >= demand.num_gpu)
-        fits &= (self.cards >= demand.gpu_milli).sum(axis=0) >= demand.num_gpu
+        fits &= (self.gpus >= demand.gpu_milli).sum(axis=0) >= demand.num_gpu
         return fits
 
-    def whole_cards(self, node: int, count: int) -> tuple[int, ...]:
+    def find_whole_gpus(self, node: int, count: int) -> tuple[int, ...]:
         """The `count` lowest-index cards of a node that nobody uses."""
-        return tuple(int(card) for card in np.flatnonzero(self.cards[:, node] == CARD)[:count])
+        return tuple(int(card) for card in np.flatnonzero(self.gpus[:, node] == GPU_MILLI)[:count])
 
-    def tightest_cards(self, node: int, demand: Demand) -> tuple[int, ...]:
+    def find_tightest_gpus(self, node: int, demand: Demand) -> tuple[int, ...]:
         """The cards with the least free share that still holds the demand, lowest index first among equals."""
-        free = self.cards[:, node]
+        free = self.gpus[:, node]
         order = np.argsort(free, kind="stable")
         return tuple(int(card) for card in order if free[card] >= demand.gpu_milli)[: demand.num_gpu]
 
     def place(self, pod: Pod, node: int, cards: Sequence[int]) -> None:
         """Take the pod's share; InvariantBroken, with nothing changed, when it is not there to take."""
         demand = pod.demand
-        chosen = self.cards[list(cards), node]
+        chosen = self.gpus[list(cards), node]
         if (
             len(set(cards)) != demand.num_gpu
             or (chosen < demand.gpu_milli).any()
@@ -135,8 +135,8 @@ class Fleet:
         self.cpu_free[node] -= demand.cpu_milli
         self.memory_free[node] -= pod.memory_mib
         if demand.num_gpu:
-            self.cards[list(cards), node] -= demand.gpu_milli
-            column = self.cards[:, node]
+            self.gpus[list(cards), node] -= demand.gpu_milli
+            column = self.gpus[:, node]
             self.largest[node] = column.max()
-            self.whole[node] = (column == CARD).sum()
+            self.whole[node] = (column == GPU_MILLI).sum()
             self.gpu_free[node] = column.sum()

@@ -42,7 +42,7 @@ class MixFit:
         self._reach = CpuReach(mix)
         self._models = ModelRent(fleet, mix)
         self._groups = GroupRent(fleet, mix)
-        self._levels: IntArray = fleet.cards // GRID
+        self._levels: IntArray = fleet.gpus // GRID
         self._worth: FloatArray = np.zeros(len(fleet))
         self._usable: FloatArray = np.zeros(len(fleet))
         self._losses: dict[int, FloatArray] = {}
@@ -57,7 +57,7 @@ class MixFit:
         self._reach = CpuReach(mix)
         self._models = ModelRent(self._fleet, mix, before=self._models)
         self._groups = GroupRent(self._fleet, mix)
-        self._levels = self._fleet.cards // GRID
+        self._levels = self._fleet.gpus // GRID
         self._update()
         self._asked = 1
 
@@ -68,19 +68,19 @@ class MixFit:
         fleet = self._fleet
         lost, whole_after = self._value_taken(demand, nodes)
         cpu_after = fleet.cpu_free[nodes] - demand.cpu_milli
-        usable_after = self._reach.usable(self._worth[nodes] - lost, cpu_after, self._card_worth)
+        usable_after = self._reach.usable(self._worth[nodes] - lost, cpu_after, self._gpu_worth)
         cost = self._usable[nodes] - usable_after
         cost += self._models.rent[nodes] * lost
         cost += self._groups.losses(nodes, whole_after, cpu_after)
         cost += fleet.gpu_free[nodes] / self._full_gpu + fleet.cpu_free[nodes] / self._full_cpu
         return -cost
 
-    def choose_cards(self, demand: Demand, node: int) -> tuple[int, ...]:
+    def choose_gpus(self, demand: Demand, node: int) -> tuple[int, ...]:
         if not demand.is_share:
-            return self._fleet.whole_cards(node, demand.num_gpu)
-        return (self.choose_card(demand, node, range(len(self._levels))),)
+            return self._fleet.find_whole_gpus(node, demand.num_gpu)
+        return (self.choose_gpu(demand, node, range(len(self._levels))),)
 
-    def choose_card(self, demand: Demand, node: int, cards: Iterable[int]) -> int:
+    def choose_gpu(self, demand: Demand, node: int, cards: Iterable[int]) -> int:
         """Of these GPUs of the node, the one where a share costs least; the fullest on ties."""
         levels, losses = self._levels[:, node], self._find_losses(demand)
         return min(cards, key=lambda card: (losses[levels[card]], levels[card]))
@@ -92,20 +92,20 @@ class MixFit:
     def refresh(self, nodes: IntArray) -> None:
         """Price these nodes again: the fleet changed there."""
         fleet = self._fleet
-        self._levels[:, nodes] = fleet.cards[:, nodes] // GRID
+        self._levels[:, nodes] = fleet.gpus[:, nodes] // GRID
         self._worth[nodes] = self._shares.worth[self._levels[:, nodes]].sum(axis=0)
-        self._usable[nodes] = self._reach.usable(self._worth[nodes], fleet.cpu_free[nodes], self._card_worth)
+        self._usable[nodes] = self._reach.usable(self._worth[nodes], fleet.cpu_free[nodes], self._gpu_worth)
         self._groups.refresh(nodes)
 
     @property
-    def _card_worth(self) -> float:
+    def _gpu_worth(self) -> float:
         return float(self._shares.worth[LEVELS])
 
     def _value_taken(self, demand: Demand, nodes: IntArray) -> tuple[FloatArray | float, IntArray]:
         """Worth of the cards the demand would take on each node, and the whole cards left there."""
         whole = self._fleet.whole[nodes]
         if not demand.is_share:
-            return self._card_worth * demand.num_gpu, whole - demand.num_gpu
+            return self._gpu_worth * demand.num_gpu, whole - demand.num_gpu
         losses = self._find_losses(demand)
         lost = losses[self._levels[:, nodes]].min(axis=0)
         return lost, whole - (lost >= losses[LEVELS])
@@ -124,4 +124,4 @@ class MixFit:
         self._models.update()
         self._groups.update(coming)
         self._worth = self._shares.worth[self._levels].sum(axis=0)
-        self._usable = self._reach.usable(self._worth, fleet.cpu_free, self._card_worth)
+        self._usable = self._reach.usable(self._worth, fleet.cpu_free, self._gpu_worth)

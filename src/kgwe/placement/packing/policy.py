@@ -19,7 +19,7 @@ class Policy(Protocol):
     def scores(self, demand: Demand, nodes: IntArray) -> FloatArray | IntArray:
         """One score for each of these nodes, on all of which the demand fits; larger is better."""
 
-    def choose_cards(self, demand: Demand, node: int) -> tuple[int, ...]:
+    def choose_gpus(self, demand: Demand, node: int) -> tuple[int, ...]:
         """Cards for the demand on a node where it fits."""
 
     def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:

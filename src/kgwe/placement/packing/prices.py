@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.packing.fleet import CARD
+from kgwe.placement.packing.fleet import GPU_MILLI
 
 if TYPE_CHECKING:
     from kgwe.placement.packing.fleet import Demand, Fleet, FloatArray, IntArray
@@ -131,13 +131,13 @@ class CpuReach:
         for demand, count in zip(mix.demands, mix.counts.tolist(), strict=True):
             if demand.num_gpu:
                 milli = count * demand.total_milli
-                per_card = max(demand.cpu_milli * CARD / demand.total_milli, 1)
+                per_card = max(demand.cpu_milli * GPU_MILLI / demand.total_milli, 1)
                 reach += milli * np.minimum(1, density / per_card)
                 load += milli
         self._table: FloatArray = 1 - (1 - reach / max(load, 1)) ** self._DRAWS
 
-    def usable(self, worth: FloatArray, cpu: IntArray, card_worth: float) -> FloatArray:
+    def usable(self, worth: FloatArray, cpu: IntArray, gpu_worth: float) -> FloatArray:
         """The part of `worth` that comes to use with that much CPU beside it."""
-        density = cpu * (card_worth / self._STEP) / np.maximum(worth, 1e-6)
+        density = cpu * (gpu_worth / self._STEP) / np.maximum(worth, 1e-6)
         usable: FloatArray = worth * self._table[np.minimum(density, len(self._table) - 1).astype(np.int64)]
         return usable

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.packing.fleet import CARD
+from kgwe.placement.packing.fleet import GPU_MILLI
 
 if TYPE_CHECKING:
     from kgwe.placement.packing.fleet import FloatArray, IntArray
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: grid of free shares, in milli; demands are rounded up to it, free shares down
 GRID = 10
 #: levels of a card: 0 .. LEVELS
-LEVELS = CARD // GRID
+LEVELS = GPU_MILLI // GRID
 
 # Milli. Results hardly move between 5 and 14; at 30, worth no longer tells 30 milli of waste from none.
 _TEMPERATURE = 7.0
@@ -72,7 +72,7 @@ class ShareWorth:
             self._rent = np.array([known.get(size, 0.0) for size in self._sizes.tolist()])
             self._rounds = _LATER_ROUNDS
         self._temperature = temperature
-        self.worth: FloatArray = np.arange(0, CARD + 1, GRID, dtype=np.float64)
+        self.worth: FloatArray = np.arange(0, GPU_MILLI + 1, GRID, dtype=np.float64)
 
     def update(self, free_levels: IntArray, coming_milli: float) -> None:
         """Follow the fleet: its cards by level of free share, and the load still expected."""

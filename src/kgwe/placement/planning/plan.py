@@ -25,7 +25,7 @@ class Seat:
 
     node: str
     #: mask of whole cards, or of the one it has a share of
-    cards: int = 0
+    gpus: int = 0
     #: (card, start) of MIG slices
     slices: tuple[tuple[int, int], ...] = ()
 

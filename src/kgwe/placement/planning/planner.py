@@ -18,7 +18,7 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.model.units import amounts as resources
-from kgwe.model.units.limits import MOST_CARDS
+from kgwe.model.units.limits import MAX_GPUS_PER_NODE
 from kgwe.placement.disruption.partial_gang import complete_gang
 from kgwe.placement.fleet.node import SpotPolicy
 from kgwe.placement.gang import reliability
@@ -77,7 +77,7 @@ def divide_ask(fitter: Fitter, ask: Ask) -> Ask:
     count = ask.request.gpus.count
     if not ask.divisible or not count:
         return ask
-    for per_pod in range(min(count, MOST_CARDS), 0, -1):
+    for per_pod in range(min(count, MAX_GPUS_PER_NODE), 0, -1):
         pods = count // per_pod
         if count % per_pod or not _divides_evenly(ask, pods):
             continue
@@ -149,7 +149,7 @@ def _plan_with_custom_strategy(
     avoided = fleet.fitter.mask_avoided(ask.request, fitting)
     fitting = fitting if avoided.all() else fitting[~avoided]
     candidates = [
-        Candidate(node.name, int(snapshot.free[number]).bit_count(), node.shape.cards, node.labels)
+        Candidate(node.name, int(snapshot.free[number]).bit_count(), node.shape.gpu_count, node.labels)
         for number in fitting.tolist()
         for node in (snapshot.nodes[number],)
     ]

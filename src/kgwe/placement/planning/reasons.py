@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgwe.placement.fleet.node import CARD_MILLI, share_milli
+from kgwe.placement.fleet.node import GPU_MILLI, share_milli
 from kgwe.placement.pod.fit import SHORT_OF_GPUS, FitStatus
 from kgwe.placement.pod.shortage import Shortage
 from kgwe.placement.refusal import Reason, Refusal
@@ -30,7 +30,7 @@ _SHORT_OF_GPUS: Final = frozenset(status.reason for status in SHORT_OF_GPUS)
 def refuse_pod(fitter: Fitter, ask: Ask, found: Refusal) -> Refusal:
     """The engine's refusal of a single pod, with the cause as its code and a message for people."""
     if not found.possible:
-        code = Reason.TOO_LARGE if FitStatus.TOO_FEW_CARDS.reason in found.counts else Reason.NO_MATCHING_NODE
+        code = Reason.TOO_LARGE if FitStatus.TOO_FEW_GPUS.reason in found.counts else Reason.NO_MATCHING_NODE
     elif _SHORT_OF_GPUS.isdisjoint(found.counts):
         code = Reason.INSUFFICIENT_RESOURCES
     else:
@@ -59,7 +59,7 @@ def describe_request(ask: Ask) -> str:
 def describe_gpus(gpus: Gpus) -> str:
     """What one pod asks for."""
     if gpus.milli:
-        pieces = CARD_MILLI // gpus.milli
+        pieces = GPU_MILLI // gpus.milli
         is_piece = pieces and share_milli(pieces) == gpus.milli
         return f"1/{pieces} of a GPU" if is_piece else f"{gpus.milli} thousandths of a GPU"
     return _count_gpus(gpus, gpus.slices or gpus.count)

@@ -212,7 +212,7 @@ class Engine:
             return grant
         if grant.share is not None and self._packer is not None:
             _, milli, mib = grant.share
-            grant = replace(grant, share=(self._packer.choose_card(view.request, node), milli, mib))
+            grant = replace(grant, share=(self._packer.choose_gpu(view.request, node), milli, mib))
         self.mix.add(view.request)
         return grant
 

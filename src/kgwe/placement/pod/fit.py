@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from kgwe.placement.fleet.node import CARD_MILLI, Gpus, Preference, Request, SpotPolicy, share_milli
+from kgwe.placement.fleet.node import GPU_MILLI, Gpus, Preference, Request, SpotPolicy, share_milli
 from kgwe.placement.fleet.snapshot import Grant
 from kgwe.placement.gpuset import bitmask
 from kgwe.placement.gpuset import gpu_tables as subset
@@ -54,9 +54,9 @@ class FitStatus(enum.IntEnum):
     WRONG_ARCHITECTURE = 4
     GPU_MEMORY = 5
     """Its cards have too little memory, or it is not known how much."""
-    TOO_FEW_CARDS = 6
+    TOO_FEW_GPUS = 6
     """Even when nothing runs there: cards, shares of that size, or slices of the profile."""
-    CARDS_TAKEN = 7
+    GPUS_TAKEN = 7
     WIRING = 8
     """Cards enough, but no set of them that meets the preference and the bandwidth."""
     SHARE_TAKEN = 9
@@ -79,8 +79,8 @@ _REASONS: Final = {
     FitStatus.WRONG_MODEL: "WrongGPUModel",
     FitStatus.WRONG_ARCHITECTURE: "WrongGPUArchitecture",
     FitStatus.GPU_MEMORY: "InsufficientGPUMemory",
-    FitStatus.TOO_FEW_CARDS: "TooFewGPUs",
-    FitStatus.CARDS_TAKEN: "GPUsTaken",
+    FitStatus.TOO_FEW_GPUS: "TooFewGPUs",
+    FitStatus.GPUS_TAKEN: "GPUsTaken",
     FitStatus.WIRING: "WiringNotMet",
     FitStatus.SHARE_TAKEN: "GPUShareTaken",
     FitStatus.NO_SLICE: "MIGSlicesTaken",
@@ -90,7 +90,7 @@ _REASONS: Final = {
 }
 
 #: statuses that mean too few free GPUs
-SHORT_OF_GPUS: Final = frozenset({FitStatus.CARDS_TAKEN, FitStatus.SHARE_TAKEN, FitStatus.NO_SLICE, FitStatus.WIRING})
+SHORT_OF_GPUS: Final = frozenset({FitStatus.GPUS_TAKEN, FitStatus.SHARE_TAKEN, FitStatus.NO_SLICE, FitStatus.WIRING})
 
 # As NumPy scalars: it takes longer to see through an enum than to do what is done with it.
 _FITS: Final = np.uint8(FitStatus.FITS)
@@ -118,7 +118,7 @@ class _SetTables:
     """Tables of one kind of request for whole cards, over the rows of `subset.ShapeTables`."""
 
     codes: Codes
-    """FITS, CARDS_TAKEN or WIRING."""
+    """FITS, GPUS_TAKEN or WIRING."""
     best: NDArray[np.uint16]
     room: NDArray[np.int32]
 
@@ -134,7 +134,7 @@ class Fitter:
         self._wide: NDArray[np.bool_] = self.tables.wide[snapshot.shape]
         self._has_wide = bool(self._wide.any())
         # Requests for more cards than the largest node has are refused alike: one table serves them all.
-        self._too_many = max((shape.cards for shape in snapshot.shapes), default=0) + 1
+        self._too_many = max((shape.gpu_count for shape in snapshot.shapes), default=0) + 1
         self._usable = np.array([node.usable for node in nodes], np.int64)
         self._cpu_milli = np.array([node.cpu_milli for node in nodes], np.int64)
         self._memory_bytes = np.array([node.memory_bytes for node in nodes], np.int64)
@@ -145,9 +145,9 @@ class Fitter:
 
     def table_rows(self, at: At) -> NDArray[np.int64]:
         """Rows of the tables for these nodes as they are now."""
-        return self._rows(self._free_cards(at), at)
+        return self._rows(self._free_gpus(at), at)
 
-    def _free_cards(self, at: At) -> NDArray[np.int64]:
+    def _free_gpus(self, at: At) -> NDArray[np.int64]:
         """Free cards of these nodes, less those that pods on overcommitted nodes get first."""
         own, owed = self.snapshot.free[at], self.snapshot.owed[at]
         if not owed.any():
@@ -169,7 +169,7 @@ class Fitter:
         at: At = slice(None) if nodes is None else nodes
         snapshot = self.snapshot
         codes = self._check_amounts(request, snapshot.cpu_milli[at], snapshot.memory_bytes[at], snapshot.pods[at])
-        _apply_stronger(codes, self._check_cards(request, at))
+        _apply_stronger(codes, self._check_gpus(request, at))
         _apply_stronger(codes, self.check_empty_nodes(request)[at])
         return codes
 
@@ -185,7 +185,7 @@ class Fitter:
     def _check_empty(self, request: Request) -> Codes:
         snapshot = self.snapshot
         codes = self._check_amounts(request, self._cpu_milli, self._memory_bytes, self._pods)
-        _apply_stronger(codes, self._check_cards_when_empty(request))
+        _apply_stronger(codes, self._check_gpus_when_empty(request))
         gpus = request.gpus
         by_shape = (
             (FitStatus.GPU_MEMORY, Request(Gpus(), min_memory_gb=request.min_memory_gb)),
@@ -203,18 +203,18 @@ class Fitter:
         codes[~snapshot.ready] = FitStatus.NOT_READY
         return codes
 
-    def _check_cards_when_empty(self, request: Request) -> Codes:
+    def _check_gpus_when_empty(self, request: Request) -> Codes:
         gpus = request.gpus
         if gpus.count:
             codes: Codes = self._set_tables(request).codes[self._rows(self._usable, _EVERYWHERE)]
-            codes[(codes == FitStatus.CARDS_TAKEN) | (self._share_milli > 0)] = FitStatus.TOO_FEW_CARDS
+            codes[(codes == FitStatus.GPUS_TAKEN) | (self._share_milli > 0)] = FitStatus.TOO_FEW_GPUS
             return codes
         short = np.zeros(len(self.snapshot), np.bool_)
         if gpus.milli:
             short = (self._usable == 0) | ((self._share_milli != gpus.milli) & (self._share_milli != _ANY))
         elif gpus.slices:
             short = self._count_slices_when_empty(gpus.profile) < gpus.slices
-        return np.where(short, np.uint8(FitStatus.TOO_FEW_CARDS), _FITS)
+        return np.where(short, np.uint8(FitStatus.TOO_FEW_GPUS), _FITS)
 
     def _count_slices_when_empty(self, profile: str) -> NDArray[np.int32]:
         counts = np.zeros(len(self.snapshot), np.int32)
@@ -237,7 +237,7 @@ class Fitter:
             codes[cpu_milli < request.cpu_milli] = _CPU
         return codes
 
-    def _check_cards(self, request: Request, at: At) -> Codes:
+    def _check_gpus(self, request: Request, at: At) -> Codes:
         snapshot, gpus = self.snapshot, request.gpus
         if gpus.count:
             found: Codes = self._set_tables(request).codes[self.table_rows(at)]
@@ -311,19 +311,19 @@ class Fitter:
         gpus = request.gpus
         cpu, memory = request.cpu_milli, request.memory_bytes
         if gpus.milli:
-            return Grant(node, cpu, memory, share=(self._choose_shared_card(gpus, node), gpus.milli, gpus.share_mib))
+            return Grant(node, cpu, memory, share=(self._choose_shared_gpu(gpus, node), gpus.milli, gpus.share_mib))
         if gpus.slices:
             return Grant(node, cpu, memory, slices=self._choose_slices(gpus, node))
-        return Grant(node, cpu, memory, cards=self.choose_cards(request, node) if gpus.count else 0)
+        return Grant(node, cpu, memory, gpus=self.choose_gpus(request, node) if gpus.count else 0)
 
-    def choose_cards(self, request: Request, node: int) -> int:
+    def choose_gpus(self, request: Request, node: int) -> int:
         """Mask of the whole cards the request would get of the node's free ones; 0 when no set will do."""
         best = self._set_tables(request).best
         if self._wide[node]:
             return self._choose_lowest(best, request.gpus.count, node)
-        return int(best[self._offset[node] + self._free_cards_of(node)])
+        return int(best[self._offset[node] + self._free_gpus_of(node)])
 
-    def _free_cards_of(self, node: int) -> int:
+    def _free_gpus_of(self, node: int) -> int:
         return _without_lowest(int(self.snapshot.free[node]), int(self.snapshot.owed[node]))
 
     def choose_masks(self, count: int, nodes: NDArray[np.intp]) -> NDArray[np.int64]:
@@ -336,7 +336,7 @@ class Fitter:
 
     def _choose_lowest(self, best: NDArray[np.uint16], count: int, node: int) -> int:
         """Of a wide node, whose tables tell only whether there is a set."""
-        free = self._free_cards_of(node)
+        free = self._free_gpus_of(node)
         return bitmask.take_lowest(free, count) if best[self._offset[node] + free.bit_count()] else 0
 
     def predict_gb_per_s(self, request: Request, node: int) -> float | None:
@@ -346,14 +346,14 @@ class Fitter:
         rates = self.tables.gb_per_s(request.gpus.count, request.preference)
         return float(rates[self.table_rows(np.array([node]))][0])
 
-    def _choose_shared_card(self, gpus: Gpus, node: int) -> int:
+    def _choose_shared_gpu(self, gpus: Gpus, node: int) -> int:
         milli, mib = self.snapshot.milli[node], self.snapshot.share_mib[node]
-        left = np.where((milli >= gpus.milli) & (mib >= gpus.share_mib), milli, CARD_MILLI + 1)
+        left = np.where((milli >= gpus.milli) & (mib >= gpus.share_mib), milli, GPU_MILLI + 1)
         card = int(left.argmin())
-        if left[card] < CARD_MILLI:
+        if left[card] < GPU_MILLI:
             return card
         # A whole card has to be broken into: the one whose loss costs least.
-        return self.choose_cards(_ONE_CARD, node).bit_length() - 1
+        return self.choose_gpus(_ONE_GPU, node).bit_length() - 1
 
     def _choose_slices(self, gpus: Gpus, node: int) -> tuple[tuple[int, Placement], ...]:
         cut = {card: self.snapshot.free_slices.get((node, card), []) for card in self.snapshot.nodes[node].cut}
@@ -389,7 +389,7 @@ class Fitter:
         for part, wide in zip(tables.rows_of_shape, tables.wide.tolist(), strict=True):
             rows = np.arange(part.stop - part.start)
             free = rows if wide else np.bitwise_count(rows)
-            codes[part][free < count] = FitStatus.CARDS_TAKEN
+            codes[part][free < count] = FitStatus.GPUS_TAKEN
             room[part] = np.where(best[part] > 0, free // count, 0) if wide else _count_sets(best[part], rows)
         return _SetTables(codes, best, room)
 
@@ -428,7 +428,7 @@ def _offered_share_milli(pieces: int | None) -> int:
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_ONE_CARD: Final = Request(Gpus(count=1))
+_ONE_GPU: Final = Request(Gpus(count=1))
 
 
 def _forget_oldest(remembered: dict[_Key, _Value], most: int) -> None:

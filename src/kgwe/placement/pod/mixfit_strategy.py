@@ -100,12 +100,12 @@ class MixFitStrategy:
         """For each of these nodes, on all of which the pod fits, how little it costs the fleet; larger is better."""
         return self._current(request).scores(self._mirror.demand_of(request), nodes)
 
-    def choose_card(self, request: Request, node: int) -> int:
+    def choose_gpu(self, request: Request, node: int) -> int:
         """The GPU of the node that a share costs least on; the pod fits there."""
         gpus, snapshot = request.gpus, self._snapshot
         fits = (snapshot.milli[node] >= gpus.milli) & (snapshot.share_mib[node] >= gpus.share_mib)
         demand = self._mirror.demand_of(request)
-        return self._current(request).choose_card(demand, node, np.flatnonzero(fits).tolist())
+        return self._current(request).choose_gpu(demand, node, np.flatnonzero(fits).tolist())
 
     def _current(self, request: Request) -> MixFit:
         """The policy with prices for the fleet as it is and the mix as it is known."""

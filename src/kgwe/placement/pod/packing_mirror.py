@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.packing.fleet import Demand, Fleet, NodeSpec
 from kgwe.placement.pod.fit import FitStatus
 
@@ -30,7 +30,7 @@ class PackingMirror:
         self._classes = [_class_of(node) for node in snapshot.nodes]
         self.fleet = Fleet(
             [
-                NodeSpec(node.name, node.cpu_milli, node.memory_bytes // _MIB, node.shape.cards, name)
+                NodeSpec(node.name, node.cpu_milli, node.memory_bytes // _MIB, node.shape.gpu_count, name)
                 for node, name in zip(snapshot.nodes, self._classes, strict=True)
             ]
         )
@@ -58,7 +58,7 @@ class PackingMirror:
             classes = {self._classes[node] for node in able.tolist()}
             spec = "" if classes >= set(self.fleet.models) else "|".join(sorted(classes))
             count = gpus.count or (1 if gpus.milli else 0)
-            milli = gpus.milli or (CARD_MILLI if gpus.count else 0)
+            milli = gpus.milli or (GPU_MILLI if gpus.count else 0)
             self._demands[request] = Demand(request.cpu_milli, milli, count, spec if count else "")
         return self._demands[request]
 
@@ -68,9 +68,9 @@ class PackingMirror:
         fleet.cpu_free[nodes] = np.maximum(snapshot.cpu_milli[nodes], 0)
         fleet.memory_free[nodes] = snapshot.memory_bytes[nodes] // _MIB
         cards = snapshot.milli[nodes].T
-        fleet.cards[:, nodes] = cards
+        fleet.gpus[:, nodes] = cards
         fleet.largest[nodes] = cards.max(axis=0, initial=0)
-        fleet.whole[nodes] = (cards == CARD_MILLI).sum(axis=0)
+        fleet.whole[nodes] = (cards == GPU_MILLI).sum(axis=0)
         fleet.gpu_free[nodes] = cards.sum(axis=0)
 
 

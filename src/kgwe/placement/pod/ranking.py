@@ -118,7 +118,7 @@ def _rank_prices(nodes: Sequence[Node]) -> Floats:
         [
             np.inf
             if node.price_micro_per_hour is None
-            else node.price_micro_per_hour / max((node.shape.all_cards & node.healthy).bit_count(), 1)
+            else node.price_micro_per_hour / max((node.shape.all_gpus & node.healthy).bit_count(), 1)
             for node in nodes
         ],
         np.float64,

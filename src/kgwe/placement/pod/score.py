@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from kgwe import errors
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.gpuset import topology_score
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ class Scorer:
         nodes = snapshot.nodes
         self._cpu = np.array([max(node.cpu_milli, 1) for node in nodes], np.float64)
         self._memory = np.array([max(node.memory_bytes, 1) for node in nodes], np.float64)
-        healthy = [(node.shape.all_cards & node.healthy).bit_count() for node in nodes]
-        self._gpu = np.array([max(count * CARD_MILLI, 1) for count in healthy], np.float64)
+        healthy = [(node.shape.all_gpus & node.healthy).bit_count() for node in nodes]
+        self._gpu = np.array([max(count * GPU_MILLI, 1) for count in healthy], np.float64)
         self._has_gpu = np.array([count > 0 for count in healthy], np.bool_)
         self._all_have_gpu = bool(self._has_gpu.all())
         self._is_cut = np.array([bool(node.cut) for node in nodes], np.bool_)
@@ -145,7 +145,7 @@ class Scorer:
     def _wanted_milli(self, gpus: Gpus, nodes: NDArray[np.intp]) -> float | Floats:
         if gpus.slices:
             return gpus.slices * self._slice_milli_of(gpus.profile)[nodes]
-        return gpus.count * CARD_MILLI + gpus.milli
+        return gpus.count * GPU_MILLI + gpus.milli
 
     def _slice_milli_of(self, profile: str) -> Floats:
         """Node -> what one slice is of a card there."""
@@ -153,7 +153,7 @@ class Scorer:
             per_shape = np.zeros(len(self._snapshot.shapes))
             for number, shape in enumerate(self._snapshot.shapes):
                 if shape.geometry is not None and profile in shape.geometry.profiles:
-                    per_shape[number] = CARD_MILLI * shape.geometry.profile(profile).units / shape.geometry.units
+                    per_shape[number] = GPU_MILLI * shape.geometry.profile(profile).units / shape.geometry.units
             self._slice_milli[profile] = per_shape[self._snapshot.shape]
         return self._slice_milli[profile]
 
@@ -169,7 +169,7 @@ class Scorer:
         if gpus.milli:
             # A card that others share already is in no whole island.
             milli = snapshot.milli[nodes]
-            shared = (milli >= gpus.milli) & (milli < CARD_MILLI) & (snapshot.share_mib[nodes] >= gpus.share_mib)
+            shared = (milli >= gpus.milli) & (milli < GPU_MILLI) & (snapshot.share_mib[nodes] >= gpus.share_mib)
             opened = shared.any(axis=1)
             points, broken = np.where(opened, HIGHEST, points), np.where(opened, 0, broken)
         return points, broken

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.gang.plan import GangPlan, Shortfall
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.live.scratch import NO_NODES, ScratchFleet
@@ -99,7 +99,7 @@ class StartForecast:
         """GPUs of each node on which a pod of the request fits if nothing runs."""
         pods = [role.request for role in request.roles] if isinstance(request, GangRequest) else [request]
         takes = np.any([self._scratch.fitter.check_empty_nodes(pod) == FitStatus.FITS for pod in pods], axis=0)
-        cards = np.array([node.shape.cards for node in self._scratch.snapshot.nodes], np.int64)
+        cards = np.array([node.shape.gpu_count for node in self._scratch.snapshot.nodes], np.int64)
         return np.where(takes, cards, 0)
 
     def find_start_time(
@@ -141,7 +141,7 @@ class StartForecast:
         pods = [role.request for role in request.roles] if isinstance(request, GangRequest) else [request]
         if not all(pod.gpus.count for pod in pods):
             return 0
-        missing = requested_milli(request) - int(np.bitwise_count(scratch.snapshot.free).sum()) * CARD_MILLI
+        missing = requested_milli(request) - int(np.bitwise_count(scratch.snapshot.free).sum()) * GPU_MILLI
         for number, (_, workload) in enumerate(ends):
             if missing <= 0:
                 return number

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.gang.levels import LevelTables
 from kgwe.placement.gang.request import CLUSTER, NODE, NVLINK, GangRequest
 from kgwe.placement.pod.fit import FitStatus, Fitter
@@ -142,7 +142,7 @@ class Estimator:
             need = self._to_pods_need(pod, 1, request.required, one_per_node=False)
             if need is None:
                 return None
-            kind = need.kind._replace(cards=need.kind.cards * together)
+            kind = need.kind._replace(gpus=need.kind.gpus * together)
             return need._replace(kind=self._kinds.setdefault(kind, kind), pods=pods // together)
         return self._to_pods_need(pod, pods, request.required, one_per_node=request.max_pods_per_node == 1)
 
@@ -153,7 +153,7 @@ class Estimator:
         able = self._fitter.check_empty_nodes(pod) == FitStatus.FITS
         cards = gpus.count or 1
         if gpus.milli:
-            pods = math.ceil(pods / (CARD_MILLI // gpus.milli))
+            pods = math.ceil(pods / (GPU_MILLI // gpus.milli))
         inside = "" if level in (NODE, CLUSTER) else level
         if inside and inside not in self._level_names():
             return None
@@ -188,8 +188,8 @@ class Estimator:
         whole: list[tuple[int, int, int]] = []
         for number, workload in enumerate(listed):
             for grant in self._roster.grants_of(workload.key):
-                if grant.cards:
-                    whole.append((number, grant.node, grant.cards))
+                if grant.gpus:
+                    whole.append((number, grant.node, grant.gpus))
                 elif grant.share is not None:
                     shares.setdefault((grant.node, grant.share[0]), []).append((number, grant.share[1]))
         numbers, nodes, masks = np.array(whole, np.int64).reshape(-1, 3).T
@@ -197,6 +197,6 @@ class Estimator:
         who[nodes[row], column] = numbers[row]
         found: Floats = ends[who].transpose(2, 0, 1)
         for (node, card), held in shares.items():
-            if int(snapshot.milli[node, card]) + sum(milli for _, milli in held) == CARD_MILLI:
+            if int(snapshot.milli[node, card]) + sum(milli for _, milli in held) == GPU_MILLI:
                 found[:, node, card] = ends[[number for number, _ in held]].max(axis=0)
         return np.sort(found, axis=2)

@@ -53,7 +53,7 @@ NOT_KNOWN: Final = Eta(None, None)
 class Kind(NamedTuple):
     """Pods that are counted alike."""
 
-    cards: int
+    gpus: int
     one_per_node: bool
     #: which nodes could hold one, as bytes
     nodes: bytes
@@ -68,11 +68,11 @@ class Need(NamedTuple):
 class Playout:
     """The state of the simulated queue, for all samples."""
 
-    def __init__(self, ladder: LevelTable, rung: int, cards_free: Floats, kinds: Sequence[Kind]) -> None:
-        """`cards_free`: sample, node, GPU -> seconds until it is free, sorted along the GPUs."""
+    def __init__(self, ladder: LevelTable, rung: int, gpus_free: Floats, kinds: Sequence[Kind]) -> None:
+        """`gpus_free`: sample, node, GPU -> seconds until it is free, sorted along the GPUs."""
         self._ladder = ladder
         self._rung = rung
-        self._cards = cards_free.shape[2]
+        self._gpus_per_node = gpus_free.shape[2]
         level = ladder.levels[rung]
         self._groups = len(level)
         self._group = np.zeros(len(ladder.node), np.int64)
@@ -81,7 +81,7 @@ class Playout:
         self._times = np.arange(_TIMES)
         self._number = {kind: number for number, kind in enumerate(kinds)}
         self._able = [np.frombuffer(kind.nodes, np.bool_) for kind in kinds]
-        free_at = np.searchsorted(self._grid, cards_free.ravel()).reshape(cards_free.shape)
+        free_at = np.searchsorted(self._grid, gpus_free.ravel()).reshape(gpus_free.shape)
         # Kind, sample, time, group -> pods of it that fit; none before those ahead have started there.
         self._fits = np.zeros((len(kinds), SAMPLES, _TIMES, self._groups), np.float32)
         for number, kind in enumerate(kinds):
@@ -97,7 +97,7 @@ class Playout:
 
     def _count_fits(self, kind: Kind, free_at: NDArray[np.intp]) -> NDArray[np.int64]:
         able, groups = self._able[self._number[kind]], self._groups
-        bins = free_at[:, able, kind.cards - 1 :: kind.cards]
+        bins = free_at[:, able, kind.gpus - 1 :: kind.gpus]
         if kind.one_per_node:
             bins = bins[:, :, :1]
         row = np.arange(SAMPLES)[:, None, None] * (_TIMES + 1) + bins
@@ -108,7 +108,7 @@ class Playout:
     def _count_partial(self, taken: Kind, of: Kind) -> float:
         ours, theirs = self._able[self._number[taken]], self._able[self._number[of]]
         common = int((ours & theirs).sum()) / max(int(ours.sum()), 1)
-        return 1.0 if taken == of else common * taken.cards / of.cards
+        return 1.0 if taken == of else common * taken.gpus / of.gpus
 
     def start_workload(self, need: Need, lasts_s: Floats, now_s: float) -> Eta:
         """Start the workload as early as possible; it then holds its GPUs for its run time."""
@@ -141,7 +141,7 @@ class Playout:
         """Whether it fits if nothing runs."""
         if need not in self._possible:
             able = self._able[self._number[need.kind]]
-            each = 1 if need.kind.one_per_node else self._cards // need.kind.cards
+            each = 1 if need.kind.one_per_node else self._gpus_per_node // need.kind.gpus
             per_group = np.bincount(self._group[able], minlength=self._groups) * each
             starts, _ = self._domains(need.level)
             # `reduceat` takes no empty array: a fleet without nodes has no groups.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe import errors
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.gang.request import GangRequest
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ def gpu_milli(gpus: Gpus) -> int:
     """Thousandths of a GPU; a slice counts by its compute slices."""
     if gpus.slices:
         sevenths = gpus.profile.partition("g.")[0]
-        return gpus.slices * CARD_MILLI * (int(sevenths) if sevenths.isdigit() else 1) // _SEVENTHS
-    return gpus.count * CARD_MILLI + gpus.milli
+        return gpus.slices * GPU_MILLI * (int(sevenths) if sevenths.isdigit() else 1) // _SEVENTHS
+    return gpus.count * GPU_MILLI + gpus.milli
 
 
 # --- running workloads -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from kgwe.sharing.mig.lifecycle import DesiredLayout, choose_fallback, plan_step
 
 if TYPE_CHECKING:
     from kgwe.model.gpu import mig
-    from kgwe.sharing.mig.lifecycle import Card, Step
+    from kgwe.sharing.mig.lifecycle import ObservedGpu, Step
 
 
 class Direction(enum.StrEnum):
@@ -69,11 +69,11 @@ class Decision:
 _MAX_BACKOFF: Final = 16
 
 
-def start_attempt(card: Card, desired: DesiredLayout, now_s: float) -> Attempt:
+def start_attempt(card: ObservedGpu, desired: DesiredLayout, now_s: float) -> Attempt:
     return Attempt(desired, DesiredLayout(card.is_enabled, card.layout), now_s)
 
 
-def decide_step(geometry: mig.Geometry, attempt: Attempt, card: Card, now_s: float, limits: Limits) -> Decision:
+def decide_step(geometry: mig.Geometry, attempt: Attempt, card: ObservedGpu, now_s: float, limits: Limits) -> Decision:
     """The next step, or why there is none."""
     if attempt.direction is Direction.BACKOFF:
         rest_s = limits.backoff_s * min(2 ** (attempt.attempts - 1), _MAX_BACKOFF)
@@ -86,7 +86,7 @@ def decide_step(geometry: mig.Geometry, attempt: Attempt, card: Card, now_s: flo
     return _roll_back(geometry, attempt, card, now_s, limits)
 
 
-def _go_forward(geometry: mig.Geometry, attempt: Attempt, card: Card, now_s: float, limits: Limits) -> Decision:
+def _go_forward(geometry: mig.Geometry, attempt: Attempt, card: ObservedGpu, now_s: float, limits: Limits) -> Decision:
     left = plan_steps(geometry, card, attempt.desired)
     if left.is_done:
         return Decision(start_attempt(card, attempt.desired, now_s), target=attempt.desired)
@@ -101,7 +101,7 @@ def _go_forward(geometry: mig.Geometry, attempt: Attempt, card: Card, now_s: flo
     return Decision(attempt, left.steps[0], Phase.CUTTING, message, attempt.desired)
 
 
-def _roll_back(geometry: mig.Geometry, attempt: Attempt, card: Card, now_s: float, limits: Limits) -> Decision:
+def _roll_back(geometry: mig.Geometry, attempt: Attempt, card: ObservedGpu, now_s: float, limits: Limits) -> Decision:
     target = choose_fallback(geometry, card, attempt.before)
     left = plan_steps(geometry, card, target)
     if not left.steps:

@@ -30,7 +30,7 @@ _MOST_TRIES: Final = 8
 
 def request_drain(working_set: WorkingSet, group: Group, ask: SliceRequest) -> tuple[MovablePod, ...]:
     """Mark drains for a request; returns the pods to move, none if that does not help."""
-    asked = frozenset(uid for card in working_set.cards if card.drain for uid in card.drain.pods)
+    asked = frozenset(uid for card in working_set.gpus if card.drain for uid in card.drain.pods)
     willing = [each for each in group.movable if each.uid not in asked and not each.is_leaving]
     most = group.geometry.profile(ask.profile).units * ask.count
     for _ in range(_MOST_TRIES):
@@ -61,7 +61,7 @@ def _find_cheapest(
     """The node on which the fewest memory units have to be vacated; GPUs that change now are not drained as well."""
     found: list[tuple[int, int, list[int], Recut]] = []
     for candidates in working_set.list_candidates(ask):
-        numbers = [number for number in candidates if working_set.cards[number].layout == group.cards[number].layout]
+        numbers = [number for number in candidates if working_set.gpus[number].layout == group.gpus[number].layout]
         plan = working_set.plan_with_yielding(numbers, ask, yielding)
         if isinstance(plan, Recut):
             found.append((plan.vacated_units, plan.destroyed, numbers, plan))
@@ -72,7 +72,7 @@ def _find_cheapest(
 def _list_moved(
     working_set: WorkingSet, numbers: Sequence[int], plan: Recut, willing: Iterable[MovablePod]
 ) -> tuple[MovablePod, ...]:
-    left = {(working_set.cards[numbers[change.card]].uuid, place) for change in plan.changes for place in change.vacate}
+    left = {(working_set.gpus[numbers[change.gpu]].uuid, place) for change in plan.changes for place in change.vacate}
     return tuple(each for each in willing if left.intersection(each.slices))
 
 
@@ -91,12 +91,12 @@ def _mark_drains(
     working_set: WorkingSet, ask: SliceRequest, numbers: Sequence[int], plan: Recut, moved: Sequence[MovablePod]
 ) -> None:
     for change in plan.changes:
-        number = numbers[change.card]
+        number = numbers[change.gpu]
         if change.vacate or change.destroy:
-            uuid = working_set.cards[number].uuid
+            uuid = working_set.gpus[number].uuid
             pods = {each.uid for each in moved if any((uuid, place) in each.slices for place in change.vacate)}
             # Spare slices that go with them are withheld too: a new pod in one would be in the way.
             working_set.start_drain(number, Drain(ask.name, frozenset(pods), (*change.vacate, *change.destroy)))
     # Reserve what the cut needs besides, and the slices the moved pods will use.
-    working_set.freeze_gpus(numbers[change.card] for change in plan.changes)
+    working_set.freeze_gpus(numbers[change.gpu] for change in plan.changes)
     working_set.set_aside(each.request for each in moved)

@@ -122,7 +122,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class ObservedGpu:
     """A card as it is seen."""
 
     mode: Mode
@@ -163,7 +163,9 @@ def parse_desired_layout(geometry: mig.Geometry, *, enabled: bool, instances: It
     return DesiredLayout(enabled, tuple(sorted(layout, key=lambda place: place.start)))
 
 
-def observe(geometry: mig.Geometry, device: Device, held: frozenset[str] | None, *, is_busy: bool = False) -> Card:
+def observe(
+    geometry: mig.Geometry, device: Device, held: frozenset[str] | None, *, is_busy: bool = False
+) -> ObservedGpu:
     """A card as the driver shows it. `held`: UUIDs that pods have; None where nobody can tell, and then everything that
     is there counts as somebody's. `is_busy`: processes run on the card as a whole."""
     state = device.mig
@@ -175,7 +177,7 @@ def observe(geometry: mig.Geometry, device: Device, held: frozenset[str] | None,
         Slice(_place(geometry, each), each.instance_id, _life(each, held))
         for each in sorted(state.instances, key=lambda each: each.start)
     )
-    return Card(mode, slices, is_occupied=is_busy or held is None or device.uuid in held)
+    return ObservedGpu(mode, slices, is_occupied=is_busy or held is None or device.uuid in held)
 
 
 def _life(instance: Instance, held: frozenset[str] | None) -> Life:
@@ -222,7 +224,7 @@ class Plan:
         return not self.steps and not self.waits
 
 
-def plan_steps(geometry: mig.Geometry, card: Card, wish: DesiredLayout) -> Plan:
+def plan_steps(geometry: mig.Geometry, card: ObservedGpu, wish: DesiredLayout) -> Plan:
     """What is left to do until the card is as wished."""
     if wish.is_enabled:
         opening = _plan_mode_change(card, (Event.ENABLE, Mode.ON))
@@ -235,7 +237,7 @@ def plan_steps(geometry: mig.Geometry, card: Card, wish: DesiredLayout) -> Plan:
     return Plan(emptied.steps + closing.steps, emptied.waits + closing.waits)
 
 
-def _plan_mode_change(card: Card, goal: tuple[Event, Mode]) -> Plan:
+def _plan_mode_change(card: ObservedGpu, goal: tuple[Event, Mode]) -> Plan:
     """Steps to a mode. Whether a card has to be reset shows only after the mode was asked for."""
     event, mode = goal
     if card.mode is mode:
@@ -245,7 +247,7 @@ def _plan_mode_change(card: Card, goal: tuple[Event, Mode]) -> Plan:
     return Plan((step,)) if is_free else Plan(waits=(f"the card is in use, so it cannot {step} now",))
 
 
-def _plan_recut(geometry: mig.Geometry, card: Card, layout: Sequence[mig.Placement]) -> Plan:
+def _plan_recut(geometry: mig.Geometry, card: ObservedGpu, layout: Sequence[mig.Placement]) -> Plan:
     wanted = set(layout)
     here = {each.place: each for each in card.slices}
     surplus = [each for each in card.slices if each.place not in wanted]
@@ -269,7 +271,7 @@ def _find_conflicts(geometry: mig.Geometry, kept: Sequence[mig.Placement], place
     return "; ".join(mig.problems(geometry, [*kept, place]))
 
 
-def choose_fallback(geometry: mig.Geometry, card: Card, before: DesiredLayout) -> DesiredLayout:
+def choose_fallback(geometry: mig.Geometry, card: ObservedGpu, before: DesiredLayout) -> DesiredLayout:
     """The layout to go back to: as before, as far as what somebody has by now leaves room."""
     kept = [each.place for each in card.slices if not each.may_go]
     if not before.is_enabled and not kept:

@@ -36,7 +36,7 @@ __all__ = ["Decision", "assign_groups", "decide_layouts", "known_profiles"]
 class Decision:
     """What became of it."""
 
-    cards: tuple[PartitionedGpu, ...]
+    gpus: tuple[PartitionedGpu, ...]
     """In the order given, as they are to be."""
     gate: Gate
     changed: frozenset[str]
@@ -51,12 +51,12 @@ def decide_layouts(group: Group, asks: Sequence[SliceRequest], gate: Gate) -> De
     """What the cards are to be cut into now."""
     working_set = WorkingSet(group, gate)
     left = _set_aside(working_set, (ask for ask in asks if ask.profile in group.geometry.profiles))
-    under_way = {uid for card in working_set.cards if card.drain for uid in card.drain.pods}
+    under_way = {uid for card in working_set.gpus if card.drain for uid in card.drain.pods}
     working_set.set_aside(each.request for each in group.movable if each.uid in under_way)
     short = working_set.apply_distribution()
     left = _set_aside(working_set, left)
     if group.is_dynamic:
-        drained = {card.drain.ask for card in working_set.cards if card.drain}
+        drained = {card.drain.ask for card in working_set.gpus if card.drain}
         # Those for whom others make way come first: else who was moved might have his old place back.
         left.sort(key=lambda ask: ask.name not in drained)
         waiting = {ask.name: why for ask in left if (why := _serve_request(working_set, ask)) is not None}
@@ -67,8 +67,8 @@ def decide_layouts(group: Group, asks: Sequence[SliceRequest], gate: Gate) -> De
     else:
         working_set.end_drains(lambda _card, _drain: True)
         waiting = {ask.name: f"no {ask.profile} is spare, and the distribution is fixed" for ask in left}
-    changed = {new.uuid for old, new in zip(group.cards, working_set.cards, strict=True) if _shape(old) != _shape(new)}
-    return Decision(working_set.cards, working_set.gate, frozenset(changed), waiting, short)
+    changed = {new.uuid for old, new in zip(group.gpus, working_set.gpus, strict=True) if _shape(old) != _shape(new)}
+    return Decision(working_set.gpus, working_set.gate, frozenset(changed), waiting, short)
 
 
 def assign_groups(groups: Sequence[Sequence[PartitionedGpu]], asks: Iterable[SliceRequest]) -> dict[str, int]:
@@ -98,14 +98,14 @@ def _shape(card: PartitionedGpu) -> tuple[tuple[mig.Placement, ...], bool]:
 def _set_aside(working_set: WorkingSet, asks: Iterable[SliceRequest]) -> list[SliceRequest]:
     """Who is left when spare instances are put aside. Nobody has to make way for the others, nor in vain."""
     left = working_set.set_aside(asks)
-    broken = {card.drain.ask for card in working_set.cards if card.drain and card.drain.is_broken}
+    broken = {card.drain.ask for card in working_set.gpus if card.drain and card.drain.is_broken}
     names = {ask.name for ask in left} - broken
     working_set.end_drains(lambda _card, drain: drain.ask not in names)
     return left
 
 
 def _serve_request(working_set: WorkingSet, ask: SliceRequest) -> str | None:
-    drained = [card for card in working_set.cards if card.drain is not None and card.drain.ask == ask.name]
+    drained = [card for card in working_set.gpus if card.drain is not None and card.drain.ask == ask.name]
     if not all(card.is_idle and card.is_open and working_set.gate.admits(card.node) for card in drained):
         nodes = ", ".join(sorted({card.node for card in drained}))
         return f"pods that consent are asked to make way on {nodes}"
@@ -117,7 +117,7 @@ def _request_drains(
     working_set: WorkingSet, group: Group, asks: Iterable[SliceRequest], waiting: dict[str, str]
 ) -> None:
     """Others are asked to leave for those whom no cut serves, when all have been served that one does."""
-    drained = {card.drain.ask for card in working_set.cards if card.drain}
+    drained = {card.drain.ask for card in working_set.gpus if card.drain}
     for ask in asks:
         if (
             ask.name in waiting

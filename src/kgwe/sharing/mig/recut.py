@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class GpuSlices:
     """What a card is cut into."""
 
     used: tuple[mig.Placement, ...] = ()
@@ -44,7 +44,7 @@ class Card:
 class Change:
     """What to do to one card, destroying first."""
 
-    card: int
+    gpu: int
     destroy: tuple[mig.Placement, ...]
     create: tuple[mig.Placement, ...]
     serve: tuple[mig.Placement, ...]
@@ -52,11 +52,11 @@ class Change:
     vacate: tuple[mig.Placement, ...] = ()
     """Instances whose users have to make way first; then they are destroyed, too."""
 
-    def apply_to(self, card: Card) -> Card:
+    def apply_to(self, card: GpuSlices) -> GpuSlices:
         """The card afterwards, the served instances in use."""
         gone = {*self.destroy, *self.serve, *self.vacate}
         used = (*card.used, *(each for each in card.yielding if each not in gone), *self.serve)
-        return Card(used, tuple(each for each in card.spare if each not in gone))
+        return GpuSlices(used, tuple(each for each in card.spare if each not in gone))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,9 @@ class _Option(NamedTuple):
     """Places as bits, as is `serve`."""
 
 
-def plan_recut(table: SlotTable, cards: Sequence[Card], profile: str, count: int = 1) -> Recut | RecutRefusal:
+def plan_recut(table: SlotTable, cards: Sequence[GpuSlices], profile: str, count: int = 1) -> Recut | RecutRefusal:
     """Serve `count` instances of a profile on these cards, or say what stands in the way."""
-    graph = table.atlas
+    graph = table.graph
     wanted = list(graph.places_of(profile))
     masks = [_Kind(*(_mask(graph, part) for part in (card.used, card.spare, card.yielding))) for card in cards]
     states = np.array([graph.find_mask(kind.used | kind.yielding) for kind in masks], np.int64)
@@ -234,10 +234,14 @@ def _distribute(cards: Sequence[tuple[int, list[_Option | None]]], count: int) -
 
 
 def _refuse(
-    table: SlotTable, cards: Sequence[Card], profile: str, count: int, shared: Sequence[tuple[tuple[int, _Option], ...]]
+    table: SlotTable,
+    cards: Sequence[GpuSlices],
+    profile: str,
+    count: int,
+    shared: Sequence[tuple[tuple[int, _Option], ...]],
 ) -> RecutRefusal:
     """Place what can be placed, then end the least for each that is missing."""
-    graph = table.atlas
+    graph = table.graph
     possible = len(shared) - 1
     held = [0] * len(cards)
     for card, way in shared[possible]:
@@ -288,7 +292,7 @@ def _placements(graph: layout_graph.LayoutGraph, mask: int) -> tuple[mig.Placeme
     return tuple(graph.places[place] for place in range(len(graph.places)) if mask >> place & 1)
 
 
-def free_instance(card: Card, placement: mig.Placement) -> Card:
+def free_instance(card: GpuSlices, placement: mig.Placement) -> GpuSlices:
     """The card when an instance in use has ended: it stays cut, as spare."""
     return replace(
         card,

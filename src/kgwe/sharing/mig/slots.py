@@ -57,7 +57,7 @@ class Shortage(enum.StrEnum):
 class Slot:
     """A decision: this place on this card."""
 
-    card: int
+    gpu: int
     placement: mig.Placement
     state: int
     """The card's state with the instance."""
@@ -94,7 +94,7 @@ class SlotTable:
 
     def __init__(self, graph: layout_graph.LayoutGraph, mix: Mapping[str, float] | None = None) -> None:
         """`mix`: profile -> share of requests (any positive scale); all plain profiles alike when not known."""
-        self.atlas = graph
+        self.graph = graph
         self.shares = _request_shares(graph, mix)
         self._units = np.array([profile.units for profile in graph.profiles], np.int64)
         self.room = graph.room
@@ -109,14 +109,14 @@ class SlotTable:
         self, states: NDArray[np.integer], profile: str, allowed: NDArray[np.bool_] | None = None
     ) -> Slot | SlotRefusal:
         """The best place over all cards, or over those allowed; scarcity is always that of all."""
-        number = self.atlas.find_profile(profile)
-        counts = np.bincount(states, minlength=len(self.atlas))
+        number = self.graph.find_profile(profile)
+        counts = np.bincount(states, minlength=len(self.graph))
         present = np.flatnonzero(counts) if allowed is None else np.unique(states[allowed])
         costs, places = self._rate_states(present, number, counts)
         lowest = costs.min(initial=np.inf)
         if lowest == np.inf:
             return self._refuse(states if allowed is None else states[allowed], number)
-        is_best = np.zeros(len(self.atlas), np.bool_)
+        is_best = np.zeros(len(self.graph), np.bool_)
         is_best[present[costs <= lowest + _SAME]] = True
         candidates = is_best[states] if allowed is None else is_best[states] & allowed
         card = int(candidates.argmax())
@@ -129,7 +129,7 @@ class SlotTable:
 
         Wide ones are placed first. If that leads into a corner, all combinations are tried.
         """
-        wide_first = sorted(range(len(profiles)), key=lambda i: -self._units[self.atlas.find_profile(profiles[i])])
+        wide_first = sorted(range(len(profiles)), key=lambda i: -self._units[self.graph.find_profile(profiles[i])])
         after = np.array(states, np.int64)
         found: dict[int, Slot] = {}
         for i in wide_first:
@@ -137,7 +137,7 @@ class SlotTable:
             if isinstance(slot, SlotRefusal):
                 return self._search(states, profiles, wide_first, allowed) or slot
             found[i] = slot
-            after[slot.card] = slot.state
+            after[slot.gpu] = slot.state
         return tuple(found[i] for i in range(len(profiles)))
 
     def state_worth(self, counts: NDArray[np.integer]) -> NDArray[np.float64]:
@@ -147,7 +147,7 @@ class SlotTable:
 
     def hole_milli(self, states: NDArray[np.integer]) -> NDArray[np.int64]:
         """For cards in these states, thousandths that are free and expected not to serve the next request."""
-        milli: NDArray[np.float64] = self.unusable[states] * (_CARD_MILLI / self.atlas.geometry.units)
+        milli: NDArray[np.float64] = self.unusable[states] * (_CARD_MILLI / self.graph.geometry.units)
         return np.floor(milli + _SAME).astype(np.int64)
 
     def _rate_states(
@@ -155,7 +155,7 @@ class SlotTable:
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """For each state that occurs the cost of its best place (inf: none) and that place."""
         places = self._places[number]
-        after = self.atlas.with_place[np.ix_(present, places)]
+        after = self.graph.with_place[np.ix_(present, places)]
         worth = self.state_worth(counts)
         costs = np.where(after == layout_graph.NONE, np.inf, worth[present][:, None] - worth[after])
         # Rounded, so that places alike in all but the last bit are alike, and the order of places decides.
@@ -163,19 +163,19 @@ class SlotTable:
         return costs[np.arange(len(present)), best], places[best]
 
     def _slot(self, card: int, state: int, place: int, cost: float) -> Slot:
-        after = int(self.atlas.with_place[state, place])
+        after = int(self.graph.with_place[state, place])
         lost = self.room[state] - self.room[after]
         named = {
             profile.name: int(count)
-            for profile, count, share in zip(self.atlas.profiles, lost, self.shares, strict=True)
+            for profile, count, share in zip(self.graph.profiles, lost, self.shares, strict=True)
             if count and share
         }
-        return Slot(card, self.atlas.places[place], after, cost, named)
+        return Slot(card, self.graph.places[place], after, cost, named)
 
     def _refuse(self, states: NDArray[np.integer], number: int) -> SlotRefusal:
         free = self.free[states]
         most = int(free.max(initial=0))
-        profile = self.atlas.profiles[number]
+        profile = self.graph.profiles[number]
         reason = Shortage.HOLE if most >= profile.units else Shortage.FULL
         return SlotRefusal(profile.name, reason, most, int(free.sum()))
 
@@ -200,8 +200,8 @@ class SlotTable:
                 return False
             for state in dict.fromkeys(current[cards].tolist()):
                 card = int(cards[(current[cards] == state).argmax()])
-                for number in self.atlas.places_of(profiles[order[depth]]):
-                    if self.atlas.with_place[state, number] == layout_graph.NONE:
+                for number in self.graph.places_of(profiles[order[depth]]):
+                    if self.graph.with_place[state, number] == layout_graph.NONE:
                         continue
                     slot = self._slot(card, state, number, 0.0)
                     current[card], found[order[depth]] = slot.state, slot

@@ -28,7 +28,7 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.sharing.mig import layout_graph
-from kgwe.sharing.mig.recut import Card
+from kgwe.sharing.mig.recut import GpuSlices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ _ONE: Final = Fraction(1_000_001, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
-class CardPlan:
+class GpuPlan:
     """What one card is to become."""
 
     layout: tuple[mig.Placement, ...]
@@ -55,7 +55,7 @@ class CardPlan:
 class FittedLayouts:
     """The layouts of all cards, in the order given, and how near they come."""
 
-    cards: tuple[CardPlan, ...]
+    gpus: tuple[GpuPlan, ...]
     wanted: Mapping[str, int]
     """Instances of each profile after rounding."""
     counts: Mapping[str, int]
@@ -75,7 +75,7 @@ class FittedLayouts:
 
     @property
     def whole(self) -> int:
-        return sum(not card.layout for card in self.cards)
+        return sum(not card.layout for card in self.gpus)
 
 
 def round_shares(geometry: mig.Geometry, cards: int, distribution: Mapping[str, float]) -> dict[str, int]:
@@ -98,7 +98,9 @@ def count_whole_gpus(geometry: mig.Geometry, cards: int, distribution: Mapping[s
     return int((1 - sum(_parse_distribution(geometry, distribution).values())) * cards)
 
 
-def fit_distribution(geometry: mig.Geometry, cards: Sequence[Card], distribution: Mapping[str, float]) -> FittedLayouts:
+def fit_distribution(
+    geometry: mig.Geometry, cards: Sequence[GpuSlices], distribution: Mapping[str, float]
+) -> FittedLayouts:
     """The layouts that come nearest to a distribution without touching what is in use."""
     wanted = round_shares(geometry, len(cards), distribution)
     whole = count_whole_gpus(geometry, len(cards), distribution)
@@ -117,7 +119,7 @@ def fit_distribution(geometry: mig.Geometry, cards: Sequence[Card], distribution
 
 def plan_uncut(geometry: mig.Geometry, cards: int, distribution: Mapping[str, float]) -> FittedLayouts:
     """Layouts for that many uncut cards."""
-    return fit_distribution(geometry, [Card()] * cards, distribution)
+    return fit_distribution(geometry, [GpuSlices()] * cards, distribution)
 
 
 def _parse_distribution(geometry: mig.Geometry, distribution: Mapping[str, float]) -> dict[str, Fraction]:
@@ -134,7 +136,7 @@ def _parse_distribution(geometry: mig.Geometry, distribution: Mapping[str, float
 
 
 def _keep_used(
-    cards: Sequence[Card], wanted: Mapping[str, int], open_cards: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    cards: Sequence[GpuSlices], wanted: Mapping[str, int], open_cards: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> list[tuple[mig.Placement, ...]]:
     """What is in use, and the spare instances that are wanted; the first ones where they are too many."""
     need = Counter(wanted)
@@ -198,14 +200,14 @@ def _count(graph: layout_graph.LayoutGraph, states: Sequence[int]) -> Counter[st
 
 
 def _describe(
-    graph: layout_graph.LayoutGraph, cards: Sequence[Card], states: Sequence[int], wanted: Mapping[str, int]
+    graph: layout_graph.LayoutGraph, cards: Sequence[GpuSlices], states: Sequence[int], wanted: Mapping[str, int]
 ) -> FittedLayouts:
     plans = []
     for card, state in zip(cards, states, strict=True):
         layout = graph.layout(state)
         before = {*card.used, *card.spare}
         plans.append(
-            CardPlan(
+            GpuPlan(
                 layout,
                 destroy=tuple(each for each in card.spare if each not in layout),
                 create=tuple(each for each in layout if each not in before),

@@ -89,7 +89,7 @@ class Group:
 
     geometry: mig.Geometry
     distribution: Mapping[str, float]
-    cards: tuple[PartitionedGpu, ...]
+    gpus: tuple[PartitionedGpu, ...]
     is_dynamic: bool = False
     is_due: bool = False
     """A rebalance is due."""

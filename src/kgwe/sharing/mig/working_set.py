@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kgwe import errors
 from kgwe.model.gpu import mig
 from kgwe.sharing.mig import layout_graph, recut, strategy
-from kgwe.sharing.mig.recut import Card, Recut, RecutRefusal
+from kgwe.sharing.mig.recut import GpuSlices, Recut, RecutRefusal
 from kgwe.sharing.mig.slots import SlotTable
 from kgwe.sharing.mig.types import PartitionedGpu, SliceRequest
 
@@ -39,37 +39,37 @@ class WorkingSet:
     def __init__(self, group: Group, gate: Gate) -> None:
         self._group = group
         self.gate = gate
-        self._cards = list(group.cards)
+        self._gpus = list(group.gpus)
         # GPUs that stay as they are until the asked pods have left.
-        self._frozen = {number for number, card in enumerate(group.cards) if card.drain is not None}
-        self._put_aside: dict[int, list[mig.Placement]] = {number: [] for number in range(len(group.cards))}
-        self._seen: dict[tuple[int, bool], Card] = {}
+        self._frozen = {number for number, card in enumerate(group.gpus) if card.drain is not None}
+        self._put_aside: dict[int, list[mig.Placement]] = {number: [] for number in range(len(group.gpus))}
+        self._seen: dict[tuple[int, bool], GpuSlices] = {}
         self._kinds: dict[tuple[int, bool], tuple[frozenset[str], frozenset[str], bool]] = {}
         self._on: dict[str, list[int]] = {}
-        for number, card in enumerate(group.cards):
+        for number, card in enumerate(group.gpus):
             self._on.setdefault(card.node, []).append(number)
         self._distribution = known_profiles(group.geometry, group.distribution)
-        self._least_whole = strategy.count_whole_gpus(group.geometry, len(group.cards), self._distribution)
+        self._least_whole = strategy.count_whole_gpus(group.geometry, len(group.gpus), self._distribution)
 
     @property
-    def cards(self) -> tuple[PartitionedGpu, ...]:
+    def gpus(self) -> tuple[PartitionedGpu, ...]:
         """The GPUs in their order, as decided so far."""
-        return tuple(self._cards)
+        return tuple(self._gpus)
 
     def copy(self) -> WorkingSet:
         """A copy for trials."""
         other = WorkingSet(self._group, self.gate)
-        other._cards, other._frozen = list(self._cards), set(self._frozen)
+        other._gpus, other._frozen = list(self._gpus), set(self._frozen)
         other._put_aside = {number: list(places) for number, places in self._put_aside.items()}
         return other
 
     def _free(self, number: int) -> list[mig.Placement]:
-        card = self._cards[number]
+        card = self._gpus[number]
         kept = (*self._put_aside[number], *(card.drain.places if card.drain else ()))
         return [place for place in card.spare if place not in kept]
 
     def _occupied_places(self, number: int, *, and_warm: bool) -> tuple[mig.Placement, ...]:
-        card = self._cards[number]
+        card = self._gpus[number]
         warm = [place for place in card.warm if place in card.spare] if and_warm else []
         return tuple(dict.fromkeys((*card.used, *self._put_aside[number], *warm)))
 
@@ -104,13 +104,13 @@ class WorkingSet:
         """Apply the distribution where that is due; returns the missing instances."""
         group = self._group
         everywhere = group.is_due or not group.is_dynamic
-        if not everywhere and all(card.is_decided for card in self._cards):
+        if not everywhere and all(card.is_decided for card in self._gpus):
             return {}
         if not self._distribution:
             self._mark_decided()
             return {}
         # New cards first, then idle ones: what the distribution leaves whole is best what somebody has whole.
-        order = sorted(range(len(self._cards)), key=lambda i: (self._cards[i].is_decided, self._cards[i].is_taken, i))
+        order = sorted(range(len(self._gpus)), key=lambda i: (self._gpus[i].is_decided, self._gpus[i].is_taken, i))
         shares = self._wanted_shares()
         cut = strategy.fit_distribution(
             group.geometry, [self._as_is(i, is_open=self._may_change(i, everywhere=everywhere)) for i in order], shares
@@ -119,23 +119,23 @@ class WorkingSet:
             self._mark_decided()
             return {}
         # Those that become whole come first: no other is cut for them before.
-        for number, plan in sorted(zip(order, cut.cards, strict=True), key=lambda each: bool(each[1].layout)):
+        for number, plan in sorted(zip(order, cut.gpus, strict=True), key=lambda each: bool(each[1].layout)):
             self._set_layout(number, plan.layout, may_change=self._may_change(number, everywhere=everywhere))
         return cut.short
 
     def _may_change(self, number: int, *, everywhere: bool) -> bool:
-        card = self._cards[number]
+        card = self._gpus[number]
         if number in self._frozen:
             return False
         if not card.is_decided:
             return card.is_open
         return card.is_open and everywhere and not (self._group.is_dynamic and card.is_taken)
 
-    def _as_is(self, number: int, *, is_open: bool) -> Card:
+    def _as_is(self, number: int, *, is_open: bool) -> GpuSlices:
         held = self._occupied_places(number, and_warm=self._group.is_dynamic)
         if not is_open:
-            return Card(self._cards[number].layout)
-        return Card(held, tuple(place for place in self._cards[number].spare if place not in held))
+            return GpuSlices(self._gpus[number].layout)
+        return GpuSlices(held, tuple(place for place in self._gpus[number].spare if place not in held))
 
     def _wanted_shares(self) -> Mapping[str, float]:
         """The distribution; a dynamic one moves halfway to the recent requests."""
@@ -152,33 +152,33 @@ class WorkingSet:
         }
 
     def _is_worth_it(self, cut: strategy.FittedLayouts) -> bool:
-        units = max(1, len(self._cards) * self._group.geometry.units)
+        units = max(1, len(self._gpus) * self._group.geometry.units)
         now: Counter[str] = Counter()
-        for card in self._cards:
+        for card in self._gpus:
             for place in card.layout:
                 now[place.profile.name] += place.profile.units
         names = {*now, *cut.shares}
         moved = sum(abs(cut.shares.get(name, 0.0) - now[name] / units) for name in names) / 2
-        return moved >= DEAD_BAND or not all(card.is_decided for card in self._cards)
+        return moved >= DEAD_BAND or not all(card.is_decided for card in self._gpus)
 
     def _mark_decided(self) -> None:
         """Keep the layout of new GPUs."""
-        self._cards = [replace(card, is_decided=True) for card in self._cards]
+        self._gpus = [replace(card, is_decided=True) for card in self._gpus]
 
     def _set_layout(self, number: int, layout: tuple[mig.Placement, ...], *, may_change: bool) -> None:
-        card = self._cards[number]
+        card = self._gpus[number]
         # A card with MIG mode on and nothing on it is not whole; one that stays whole needs no cut.
         is_same = layout == card.layout and card.is_whole == (not layout)
         if is_same:
-            self._cards[number] = replace(card, is_decided=True)
+            self._gpus[number] = replace(card, is_decided=True)
         elif may_change and self.gate.admits(card.node) and (not card.is_whole or self._count_spare_whole() > 0):
             self.gate = self.gate.admit(card.node)
             spare = tuple(place for place in layout if place not in card.used)
-            self._cards[number] = replace(card, spare=spare, is_whole=not layout, is_decided=True)
+            self._gpus[number] = replace(card, spare=spare, is_whole=not layout, is_decided=True)
 
     def _count_spare_whole(self) -> int:
         """Whole GPUs beyond those that the distribution leaves whole."""
-        return sum(card.is_whole for card in self._cards) - self._least_whole
+        return sum(card.is_whole for card in self._gpus) - self._least_whole
 
     # --- 3. demand --------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class WorkingSet:
         """GPUs to consider together: all of them for a single slice, else node by node."""
         whole = self._count_spare_whole()
         numbers = []
-        for number, card in enumerate(self._cards):
+        for number, card in enumerate(self._gpus):
             is_open = card.is_open and card.is_decided and number not in self._frozen
             if not (is_open and self.gate.admits(card.node) and ask.allows_node(card.node)):
                 continue
@@ -214,23 +214,23 @@ class WorkingSet:
             return
         nodes: dict[str, list[int]] = {}
         for number in numbers:
-            nodes.setdefault(self._cards[number].node, []).append(number)
+            nodes.setdefault(self._gpus[number].node, []).append(number)
         yield from nodes.values()
 
     def _plan(self, numbers: Sequence[int], ask: SliceRequest, *, and_warm: bool) -> Recut | RecutRefusal:
-        return self._plan_single([self._to_recut_card(number, and_warm=and_warm) for number in numbers], ask)
+        return self._plan_single([self._to_gpu_slices(number, and_warm=and_warm) for number in numbers], ask)
 
-    def _plan_single(self, cards: Sequence[Card], ask: SliceRequest) -> Recut | RecutRefusal:
+    def _plan_single(self, cards: Sequence[GpuSlices], ask: SliceRequest) -> Recut | RecutRefusal:
         parts = (part for card in cards for part in (card.used, card.spare, card.yielding))
         names = {ask.profile, *(place.profile.name for part in parts for place in part)}
         return recut.plan_recut(_table(self._group, frozenset(names)), cards, ask.profile, ask.count)
 
-    def _to_recut_card(self, number: int, *, and_warm: bool) -> Card:
+    def _to_gpu_slices(self, number: int, *, and_warm: bool) -> GpuSlices:
         """As `recut` sees it; remembered, because most cards stay as they are from one request to the next."""
         key = number, and_warm
         if key not in self._seen:
             held = self._occupied_places(number, and_warm=and_warm)
-            self._seen[key] = Card(held, tuple(place for place in self._cards[number].spare if place not in held))
+            self._seen[key] = GpuSlices(held, tuple(place for place in self._gpus[number].spare if place not in held))
         return self._seen[key]
 
     def _select_distinct(self, numbers: Sequence[int], *, and_warm: bool) -> list[int]:
@@ -239,11 +239,11 @@ class WorkingSet:
         for number in numbers:
             key = number, and_warm
             if key not in self._kinds:
-                card = self._to_recut_card(number, and_warm=and_warm)
+                card = self._to_gpu_slices(number, and_warm=and_warm)
                 names = [
                     frozenset(f"{each.profile.name}@{each.start}" for each in part) for part in (card.used, card.spare)
                 ]
-                self._kinds[key] = names[0], names[1], self._cards[number].is_whole
+                self._kinds[key] = names[0], names[1], self._gpus[number].is_whole
             kinds.setdefault(self._kinds[key], number)
         return list(kinds.values())
 
@@ -255,12 +255,12 @@ class WorkingSet:
     def apply(self, numbers: Sequence[int], plan: Recut) -> None:
         """Apply a planned re-cut to these GPUs."""
         for change in plan.changes:
-            number = numbers[change.card]
-            card = self._cards[number]
+            number = numbers[change.gpu]
+            card = self._gpus[number]
             if change.create or change.destroy:
                 self.gate = self.gate.admit(card.node)
             kept = [place for place in card.spare if place not in (*change.destroy, *change.vacate)]
-            self._cards[number] = replace(card, spare=(*kept, *change.create), is_whole=False)
+            self._gpus[number] = replace(card, spare=(*kept, *change.create), is_whole=False)
             self._put_aside[number] += change.serve
             self._invalidate(number)
 
@@ -269,11 +269,11 @@ class WorkingSet:
     def warm_up(self, profile: str) -> None:
         if profile not in self._group.geometry.profiles:
             return
-        if any(place.profile.name == profile for number in range(len(self._cards)) for place in self._free(number)):
+        if any(place.profile.name == profile for number in range(len(self._gpus)) for place in self._free(number)):
             return
         ask = SliceRequest("", profile)
         for numbers in self.list_candidates(ask):
-            cut = self._select_distinct([n for n in numbers if not self._cards[n].is_whole], and_warm=True)
+            cut = self._select_distinct([n for n in numbers if not self._gpus[n].is_whole], and_warm=True)
             plan = self._plan(cut, ask, and_warm=True) if cut else None
             if isinstance(plan, Recut) and not plan.destroyed:
                 self.apply(cut, plan)
@@ -286,27 +286,27 @@ class WorkingSet:
         """Plan a cut of these GPUs if the yielding slices (GPU -> slices) were free."""
         cards = []
         for number in numbers:
-            seen = self._to_recut_card(number, and_warm=False)
-            soft = tuple(place for place in yielding.get(self._cards[number].uuid, ()) if place in seen.used)
-            cards.append(Card(tuple(place for place in seen.used if place not in soft), seen.spare, soft))
+            seen = self._to_gpu_slices(number, and_warm=False)
+            soft = tuple(place for place in yielding.get(self._gpus[number].uuid, ()) if place in seen.used)
+            cards.append(GpuSlices(tuple(place for place in seen.used if place not in soft), seen.spare, soft))
         return self._plan_single(cards, ask)
 
     def remove_pod(self, movable: MovablePod) -> None:
         """Free the slices of a pod."""
-        for number, card in enumerate(self._cards):
+        for number, card in enumerate(self._gpus):
             gone = tuple(place for uuid, place in movable.slices if uuid == card.uuid and place in card.used)
             if gone:
                 used = tuple(place for place in card.used if place not in gone)
-                self._cards[number] = replace(card, used=used, spare=(*card.spare, *gone))
+                self._gpus[number] = replace(card, used=used, spare=(*card.spare, *gone))
                 self._invalidate(number)
 
     def can_place(self, ask: SliceRequest) -> bool:
         return not self.set_aside([ask]) or self.recut_for(ask) is None
 
     def start_drain(self, number: int, drain: Drain) -> None:
-        card = self._cards[number]
+        card = self._gpus[number]
         self.gate = self.gate.admit(card.node)
-        self._cards[number] = replace(card, drain=drain)
+        self._gpus[number] = replace(card, drain=drain)
         self.freeze_gpus([number])
 
     def freeze_gpus(self, numbers: Iterable[int]) -> None:
@@ -315,9 +315,9 @@ class WorkingSet:
 
     def end_drains(self, is_over: Callable[[PartitionedGpu, Drain], bool]) -> None:
         """End drains that are over; their GPUs may change again."""
-        for number, card in enumerate(self._cards):
+        for number, card in enumerate(self._gpus):
             if card.drain is not None and is_over(card, card.drain):
-                self._cards[number] = replace(card, drain=None)
+                self._gpus[number] = replace(card, drain=None)
                 self._frozen.discard(number)
                 self._invalidate(number)
 

@@ -58,7 +58,7 @@ class FaultStreams:
 
     def __init__(self, faults: Faults, nodes: Sequence[Node], *, seed: int, start_s: float) -> None:
         self._faults = faults
-        self._cards = [node.shape.cards for node in nodes]
+        self._cards = [node.shape.gpu_count for node in nodes]
         per_s = faults.per_node_month / MONTH_S
         self._per_s = {
             Kind.NODE_DOWN: per_s * (1 - faults.card_part),
@@ -71,7 +71,7 @@ class FaultStreams:
             for kind, rate in self._per_s.items()
             if rate > 0
             and (described.spot or kind is not Kind.TAKE_BACK)
-            and (described.shape.cards or kind is not Kind.CARD_DOWN)
+            and (described.shape.gpu_count or kind is not Kind.CARD_DOWN)
         }
         self._start_s = start_s
 

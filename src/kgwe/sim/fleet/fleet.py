@@ -18,7 +18,7 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.model.network import domain_labels, domains
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.fleet.snapshot import Grant, Snapshot
 from kgwe.placement.pod.fit import Fitter
 
@@ -109,7 +109,7 @@ class World:
 
     def milli(self, grant: Grant) -> int:
         slices = sum(self.slice_milli[grant.node, card, each.start] for card, each in grant.slices)
-        return grant.cards.bit_count() * CARD_MILLI + (grant.share[1] if grant.share else 0) + slices
+        return grant.gpus.bit_count() * GPU_MILLI + (grant.share[1] if grant.share else 0) + slices
 
     # --- work -------------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class World:
                 node,
                 cpu_milli=int(snapshot.cpu_milli[node]),
                 memory_bytes=int(snapshot.memory_bytes[node]),
-                cards=int(snapshot.free[node]),
+                gpus=int(snapshot.free[node]),
             )
         ]
         slices = tuple((card, each) for card in snapshot.nodes[node].cut for each in self._free_slices(node, card))
@@ -192,7 +192,7 @@ class World:
         grant = (
             Grant(node, slices=tuple((card, each) for each in self._free_slices(node, card)))
             if card in cut
-            else Grant(node, cards=1 << card)
+            else Grant(node, gpus=1 << card)
         )
         return self.snapshot.commit(grant), self.milli(grant)
 
@@ -202,13 +202,13 @@ class World:
     def _card_milli(self, node: int, card: int) -> int:
         cut = self.snapshot.nodes[node].cut.get(card)
         if cut is None:
-            return CARD_MILLI
+            return GPU_MILLI
         return sum(self.slice_milli[node, card, each.start] for each in cut)
 
     def usable_cards(self, node: int) -> list[int]:
         """Cards that can hold work when nothing is out of order."""
         here = self.snapshot.nodes[node]
-        return [card for card in range(here.shape.cards) if here.healthy >> card & 1]
+        return [card for card in range(here.shape.gpu_count) if here.healthy >> card & 1]
 
 
 def _slices_of(node: int, card: int, snapshot: Snapshot) -> dict[tuple[int, int, int], int]:
@@ -218,7 +218,7 @@ def _slices_of(node: int, card: int, snapshot: Snapshot) -> dict[tuple[int, int,
     found, before = {}, 0
     for each in sorted(free, key=lambda placed: placed.start):
         after = before + each.profile.units
-        found[node, card, each.start] = after * CARD_MILLI // length - before * CARD_MILLI // length
+        found[node, card, each.start] = after * GPU_MILLI // length - before * GPU_MILLI // length
         before = after
     return found
 

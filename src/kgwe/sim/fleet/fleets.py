@@ -14,7 +14,7 @@ from kgwe.model.gpu import bandwidth
 from kgwe.model.network import domain_labels, domains
 from kgwe.model.simfleet import inventory
 from kgwe.model.units import quantity
-from kgwe.placement.fleet.node import CARD_MILLI, Gpus, Node, Preference, Request, Shape
+from kgwe.placement.fleet.node import GPU_MILLI, Gpus, Node, Preference, Request, Shape
 from kgwe.placement.pod.fit import Fitter
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _node(node: FleetNode, shape: Shape, price: int | None) -> Node:
         memory_bytes=quantity.parse_bytes(amounts["memory"]),
         pods=int(amounts["pods"]),
         labels=inventory.labels(node),
-        cut={card.index: tuple(each.placement for each in card.instances) for card in node.cards if card.is_cut},
+        cut={card.index: tuple(each.placement for each in card.instances) for card in node.gpus if card.is_cut},
         price_micro_per_hour=price,
         spot=node.pool.capacity_type == "spot",
     )
@@ -122,5 +122,5 @@ def fill_fleet(snapshot: Snapshot, share: float, rng: np.random.Generator) -> li
         grant = fitter.find_grant(request, int(rng.integers(len(snapshot))))
         if grant is not None:
             undos.append(snapshot.commit(grant))
-            left -= request.gpus.count * CARD_MILLI + request.gpus.milli
+            left -= request.gpus.count * GPU_MILLI + request.gpus.milli
     return undos

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.packing.fleet import CARD
+from kgwe.placement.packing.fleet import GPU_MILLI
 
 if TYPE_CHECKING:
     from kgwe.placement.packing.fleet import Demand, Fleet, FloatArray, IntArray
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # The widest node of the original experiment, by which its scores are scaled.
 _MAX_CPU = 128_000
-_MAX_GPU = 8 * CARD
+_MAX_GPU = 8 * GPU_MILLI
 
 
 class _TightestCard:
@@ -29,10 +29,10 @@ class _TightestCard:
         self._fleet = fleet
         self._rng = rng
 
-    def choose_cards(self, demand: Demand, node: int) -> tuple[int, ...]:
+    def choose_gpus(self, demand: Demand, node: int) -> tuple[int, ...]:
         if demand.is_share:
-            return self._fleet.tightest_cards(node, demand)
-        return self._fleet.whole_cards(node, demand.num_gpu)
+            return self._fleet.find_tightest_gpus(node, demand)
+        return self._fleet.find_whole_gpus(node, demand.num_gpu)
 
     def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
         """Nothing to remember."""
@@ -45,10 +45,10 @@ class Random(_TightestCard):
         del demand
         return self._rng.random(len(nodes))
 
-    def choose_cards(self, demand: Demand, node: int) -> tuple[int, ...]:
+    def choose_gpus(self, demand: Demand, node: int) -> tuple[int, ...]:
         if not demand.is_share:
-            return self._fleet.whole_cards(node, demand.num_gpu)
-        return (int(self._rng.choice(np.flatnonzero(self._fleet.cards[:, node] >= demand.gpu_milli))),)
+            return self._fleet.find_whole_gpus(node, demand.num_gpu)
+        return (int(self._rng.choice(np.flatnonzero(self._fleet.gpus[:, node] >= demand.gpu_milli))),)
 
 
 class DotProd(_TightestCard):
@@ -78,15 +78,15 @@ class GpuPacking(_TightestCard):
         fleet = self._fleet
         if demand.num_gpu == 0:
             return np.zeros(len(nodes), dtype=np.int64)
-        is_fresh = fleet.whole[nodes] == fleet.card_count[nodes]
-        fresh = np.maximum(33 - fleet.card_count[nodes], fleet.card_count[nodes])
+        is_fresh = fleet.whole[nodes] == fleet.gpu_count[nodes]
+        fresh = np.maximum(33 - fleet.gpu_count[nodes], fleet.gpu_count[nodes])
         opened = np.full(len(nodes), max(50 - demand.num_gpu, 33))
-        if demand.num_gpu > 1 or demand.gpu_milli == CARD:
+        if demand.num_gpu > 1 or demand.gpu_milli == GPU_MILLI:
             return np.where(is_fresh, fresh, opened)
-        cards = fleet.cards[:, nodes]
-        partial = np.where(cards >= demand.gpu_milli, cards, CARD).min(axis=0)
-        packed = np.maximum(100 - partial * 100 // CARD // 10, 50)
-        return np.where(is_fresh, fresh, np.where(partial < CARD, packed, opened))
+        cards = fleet.gpus[:, nodes]
+        partial = np.where(cards >= demand.gpu_milli, cards, GPU_MILLI).min(axis=0)
+        packed = np.maximum(100 - partial * 100 // GPU_MILLI // 10, 50)
+        return np.where(is_fresh, fresh, np.where(partial < GPU_MILLI, packed, opened))
 
 
 class GpuClustering(_TightestCard):

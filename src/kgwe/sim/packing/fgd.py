@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.packing.fleet import CARD
+from kgwe.placement.packing.fleet import GPU_MILLI
 from kgwe.sim.packing.fragmentation import Fragmentation
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ class Fgd:
             seen[stale] = self._version[stale]
         return scores[nodes]
 
-    def choose_cards(self, demand: Demand, node: int) -> tuple[int, ...]:
+    def choose_gpus(self, demand: Demand, node: int) -> tuple[int, ...]:
         if not demand.is_share:
-            return self._fleet.whole_cards(node, demand.num_gpu)
+            return self._fleet.find_whole_gpus(node, demand.num_gpu)
         nodes, cards = self._openings(demand, np.array([node]))
         return (int(cards[np.argmax(self._score_shares(demand, nodes, cards))]),)
 
@@ -57,24 +57,24 @@ class Fgd:
             best = np.zeros(len(self._fleet), dtype=np.int64)
             np.maximum.at(best, where, self._score_shares(demand, where, cards))
             return best[nodes]
-        after = self._fleet.cards[:, nodes].copy()
+        after = self._fleet.gpus[:, nodes].copy()
         if demand.num_gpu:
-            free = after == CARD
+            free = after == GPU_MILLI
             after[free & (np.cumsum(free, axis=0) <= demand.num_gpu)] = 0
         return self._integer(demand, nodes, after)
 
     def _openings(self, demand: Demand, nodes: IntArray) -> tuple[IntArray, IntArray]:
         """Pairs of node and card where the share fits."""
-        cards, columns = np.nonzero(self._fleet.cards[:, nodes] >= demand.gpu_milli)
+        cards, columns = np.nonzero(self._fleet.gpus[:, nodes] >= demand.gpu_milli)
         return nodes[columns], cards
 
     def _score_shares(self, demand: Demand, nodes: IntArray, cards: IntArray) -> IntArray:
-        after = self._fleet.cards[:, nodes].copy()
+        after = self._fleet.gpus[:, nodes].copy()
         after[cards, np.arange(len(cards))] -= demand.gpu_milli
         return self._integer(demand, nodes, after)
 
     def _integer(self, demand: Demand, nodes: IntArray, after: IntArray) -> IntArray:
         fleet = self._fleet
         later = self._fragmentation.of_states(fleet.cpu_free[nodes] - demand.cpu_milli, after, fleet.model[nodes])
-        gained: FloatArray = (self._fragment[nodes] - later) / CARD
+        gained: FloatArray = (self._fragment[nodes] - later) / GPU_MILLI
         return (100 / (1 + np.exp(-gained))).astype(np.int64)

@@ -40,7 +40,7 @@ class Cause(enum.StrEnum):
     NOT_CUT = "NotCut"  # the pod wants slices, this is not cut
     OTHER_SLICES = "OtherSlices"  # the pod wants slices of another size
     REMAINDER = "Remainder"  # the share left on the card is too small for the pod
-    TOO_FEW_CARDS = "TooFewCards"  # the card would do, but the pod wants more of them on one node
+    TOO_FEW_GPUS = "TooFewCards"  # the card would do, but the pod wants more of them on one node
     WIRING = "Wiring"  # cards enough, but not wired as the pod requires
     SHORT_OF_CPU = "ShortOfCPU"  # cards enough, CPU not
     SHORT_OF_MEMORY = "ShortOfMemory"
@@ -65,7 +65,7 @@ class Fragmentation:
     def of_nodes(self, nodes: IntArray) -> FloatArray:
         """F of these nodes as they are, in milli."""
         fleet = self._fleet
-        return self.of_states(fleet.cpu_free[nodes], fleet.cards[:, nodes], fleet.model[nodes])
+        return self.of_states(fleet.cpu_free[nodes], fleet.gpus[:, nodes], fleet.model[nodes])
 
     def of_states(self, cpu_free: IntArray, cards: IntArray, model: IntArray) -> FloatArray:
         """F of imagined nodes, one per column."""
@@ -88,7 +88,7 @@ class Fragmentation:
     def by_cause(self, nodes: IntArray) -> Mapping[Cause, int]:
         """Idle milli of these nodes x the mix's total count, by cause; the values sum to idle x total exactly."""
         fleet = self._fleet
-        cpu_free, cards, model = fleet.cpu_free[nodes], fleet.cards[:, nodes], fleet.model[nodes]
+        cpu_free, cards, model = fleet.cpu_free[nodes], fleet.gpus[:, nodes], fleet.model[nodes]
         holds = cards[:, None, :] >= self._milli  # card, demand, state
         idle = np.broadcast_to(cards.sum(axis=0), holds.shape[1:])
         large_enough = np.einsum("cds,cs->ds", holds, cards)
@@ -100,7 +100,7 @@ class Fragmentation:
             Cause.NO_GPU_WANTED: np.where(wants, 0, idle),
             Cause.WRONG_MODEL: np.where(wants & ~suits, idle, 0),
             Cause.REMAINDER: np.where(wants & suits, idle - large_enough, 0),
-            Cause.TOO_FEW_CARDS: np.where(wants & suits & ~has_cards, large_enough, 0),
+            Cause.TOO_FEW_GPUS: np.where(wants & suits & ~has_cards, large_enough, 0),
             Cause.SHORT_OF_CPU: np.where(wants & suits & has_cards & ~has_cpu, large_enough, 0),
             Cause.USABLE: np.where(wants & suits & has_cards & has_cpu, large_enough, 0),
         }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kgwe import errors
-from kgwe.placement.packing.fleet import CARD
+from kgwe.placement.packing.fleet import GPU_MILLI
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ def fullest_allocation(cards_by_milli: Mapping[int, int]) -> float:
     load = sum(milli * count for milli, count in cards_by_milli.items())
     if not load:
         return 100.0
-    return min(100.0, 100 * load / (CARD * fewest_cards(_few_sizes(cards_by_milli))))
+    return min(100.0, 100 * load / (GPU_MILLI * fewest_cards(_few_sizes(cards_by_milli))))
 
 
 def _few_sizes(cards_by_milli: Mapping[int, int]) -> Mapping[int, int]:
@@ -43,7 +43,7 @@ def _few_sizes(cards_by_milli: Mapping[int, int]) -> Mapping[int, int]:
         step *= 2
         rounded = Counter[int]()
         for milli, count in cards_by_milli.items():
-            rounded[milli // step * step if milli < CARD else milli] += count
+            rounded[milli // step * step if milli < GPU_MILLI else milli] += count
     return rounded
 
 
@@ -51,7 +51,7 @@ def fewest_cards(cards_by_milli: Mapping[int, int]) -> float:
     """The optimum of the linear program."""
     sizes = [milli for milli, count in sorted(cards_by_milli.items()) if milli and count]
     asked: FloatArray = np.array([cards_by_milli[milli] for milli in sizes], dtype=np.float64)
-    basis: FloatArray = np.diag([float(CARD // milli) for milli in sizes])
+    basis: FloatArray = np.diag([float(GPU_MILLI // milli) for milli in sizes])
     cost: FloatArray = np.ones(len(sizes))
     for _ in range(_MOST_PIVOTS):
         inverse = np.linalg.inv(basis)
@@ -78,9 +78,9 @@ def _entering(sizes: list[int], prices: FloatArray) -> tuple[FloatArray, float]:
 
 def _best_pattern(sizes: list[int], prices: FloatArray) -> IntArray:
     """How many of each size to cut from one card for the largest sum of prices."""
-    step = int(np.gcd.reduce([*sizes, CARD]))
+    step = int(np.gcd.reduce([*sizes, GPU_MILLI]))
     lengths = [milli // step for milli in sizes]
-    best: list[float] = [0.0] * (CARD // step + 1)
+    best: list[float] = [0.0] * (GPU_MILLI // step + 1)
     last: list[int | None] = [None] * len(best)
     for room in range(1, len(best)):
         best[room], last[room] = best[room - 1], None

@@ -68,7 +68,7 @@ def replay(experiment: Experiment, mix: Mix, make_policy: PolicyFactory, *, seed
         if node is None:
             failed += 1
         else:
-            cards = policy.choose_cards(pod.demand, node)
+            cards = policy.choose_gpus(pod.demand, node)
             fleet.place(pod, node, cards)
             policy.placed(pod.demand, node, cards)
             used += pod.demand.total_milli

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.fleet.snapshot import Grant
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Grants = tuple[Grant, ...]
 
 #: stands for any pod with a GPU when a policy learns that a node changed
-_SOME = Demand(0, CARD_MILLI, 1)
+_SOME = Demand(0, GPU_MILLI, 1)
 
 
 class Kgwe:
@@ -104,7 +104,7 @@ class PodByPod:
         node = int(nodes[np.argmax(policy.scores(demand, nodes))])
         if not request.gpus.milli:
             return fitter.find_grant(request, node)
-        (card,) = policy.choose_cards(demand, node)
+        (card,) = policy.choose_gpus(demand, node)
         gpus = request.gpus
         return Grant(node, request.cpu_milli, request.memory_bytes, share=(card, gpus.milli, gpus.share_mib))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.sim.recording import Fate
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _failures(records: list[JobRecord], out: float) -> Failures:
 def _cost(simulation: Simulation) -> Cost:
     busy, prices = simulation.recorder.busy, simulation.world.price_micro
     paid, used = busy.paid_micro / _MICRO, busy.used_micro / _MICRO
-    useful = busy.useful / CARD_MILLI / _HOUR_S
+    useful = busy.useful / GPU_MILLI / _HOUR_S
     priced = int((prices > 0).sum())
     # With some prices missing, dollars per hour of all work would flatter.
     is_known = useful > 0 and priced == len(prices)

@@ -26,7 +26,7 @@ import numpy as np
 from kgwe import errors
 from kgwe.model.gpu.topology import Slot, Wiring
 from kgwe.placement.fleet.constraints import ANYWHERE, Constraints, Operator, Requirement
-from kgwe.placement.fleet.node import CARD_MILLI, Gpus, Node, Request, Shape
+from kgwe.placement.fleet.node import GPU_MILLI, Gpus, Node, Request, Shape
 from kgwe.placement.packing.fleet import Demand, Pod
 from kgwe.sim.traces.workload import CHECKPOINT_S, Job, Workload
 
@@ -55,8 +55,8 @@ def openb_nodes(specs: Iterable[NodeSpec]) -> list[Node]:
     shapes: dict[tuple[str, int], Shape] = {}
     nodes = []
     for spec in specs:
-        wiring = Wiring(tuple(Slot(f"card-{card}") for card in range(spec.cards)))
-        shape = shapes.setdefault((spec.model, spec.cards), Shape(wiring, spec.model))
+        wiring = Wiring(tuple(Slot(f"card-{card}") for card in range(spec.gpus)))
+        shape = shapes.setdefault((spec.model, spec.gpus), Shape(wiring, spec.model))
         labels = {_MODEL_LABEL: spec.model}
         nodes.append(Node(spec.name, shape, spec.cpu_milli, spec.memory_mib * _MIB, labels=labels))
     return nodes
@@ -107,7 +107,7 @@ def scale_arrivals(workload: Workload, *, cards: int, load: float) -> Workload:
     arrivals = np.array([job.arrival_s for job in workload.jobs])
     arrivals = np.maximum(arrivals - arrivals[int(_EARLY * len(arrivals))], 0.0)
     durations = np.array([job.duration_s for job in workload.jobs])
-    used = np.array([job.milli for job in workload.jobs]) / CARD_MILLI
+    used = np.array([job.milli for job in workload.jobs]) / GPU_MILLI
     if not load > 0 or not arrivals[-1]:
         raise errors.Permanent(
             "arrivals cannot be scaled: needs a load above 0 and jobs that arrive at different times"

@@ -20,7 +20,7 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.model.units.phrasing import counted
-from kgwe.placement.packing.fleet import CARD, Demand, NodeSpec, Pod
+from kgwe.placement.packing.fleet import GPU_MILLI, Demand, NodeSpec, Pod
 from kgwe.placement.packing.policy import Mix
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def find_folder() -> Path:
 
 def read_nodes(path: Path) -> tuple[NodeSpec, ...]:
     """The nodes with GPUs of a node list."""
-    nodes = tuple(node for _, node in _read(path, "node list", _node) if node.cards)
+    nodes = tuple(node for _, node in _read(path, "node list", _node) if node.gpus)
     if not nodes:
         raise errors.Permanent(f"{path} lists no node with a GPU")
     return nodes
@@ -94,7 +94,7 @@ def draw_experiment(trace: Trace, nodes: Sequence[NodeSpec], seed: int, tune: fl
     """The order of arrivals and nodes for a seed."""
     rng = np.random.default_rng(seed)
     milli: IntArray = np.array([pod.demand.total_milli for pod in trace.pods])
-    target = tune * CARD * sum(node.cards for node in nodes)
+    target = tune * GPU_MILLI * sum(node.gpus for node in nodes)
     order = rng.permutation(len(trace.pods))
     order = _trim(order, milli, target, rng) if milli.sum() > target else _extend(order, trace, milli, target, rng)
     if not len(order):
@@ -151,7 +151,7 @@ def _node(row: dict[str, str]) -> tuple[str, NodeSpec]:
 
 def _pod(row: dict[str, str]) -> tuple[str, Pod]:
     num = _amount(row, "num_gpu")
-    milli = CARD if num > 1 else min(_amount(row, "gpu_milli"), CARD)
+    milli = GPU_MILLI if num > 1 else min(_amount(row, "gpu_milli"), GPU_MILLI)
     if num and not milli:
         raise ValueError("num_gpu is 1, but gpu_milli is 0")
     spec = row.get("gpu_spec") or ""

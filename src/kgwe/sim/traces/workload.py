@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kgwe import errors
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,7 +65,7 @@ class Job:
 
 def card_milli(gpus: Gpus) -> int:
     """Whole cards and shares, in thousandths of a card."""
-    return gpus.count * CARD_MILLI + gpus.milli
+    return gpus.count * GPU_MILLI + gpus.milli
 
 
 @dataclass(frozen=True)
@@ -105,4 +105,4 @@ class Workload:
     @property
     def gpu_seconds(self) -> float:
         """Work in card-seconds, slices aside."""
-        return sum(job.milli * job.duration_s for job in self.jobs) / CARD_MILLI
+        return sum(job.milli * job.duration_s for job in self.jobs) / GPU_MILLI

@@ -58,4 +58,4 @@ def test_clients_only_their_mps_server_knows_have_pods_too(tmp_path):
     found = seen.take_surroundings([reading(0, processes=(Process(7, 30, 0.8),))])
     assert (found.pods, found.mps) == ({11: UID}, {7: (11,)})
     told = Sampler().take(machine(card(0)), [reading(0, util=0.8, processes=(Process(7, 30, 0.8),))], 0.0, found)
-    assert told.cards[0].shares.pods == ((UID, 800_000),)
+    assert told.gpus[0].shares.pods == ((UID, 800_000),)

@@ -59,7 +59,7 @@ def listen(state):
 def held_by(state, key):
     """Node and cards of a holder."""
     holding = state.ledger.fleet.holding(key)
-    return holding and (holding.node, holding.cards)
+    return holding and (holding.node, holding.gpus)
 
 
 class TestOnePod:

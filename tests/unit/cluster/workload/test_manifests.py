@@ -351,8 +351,8 @@ class TestWhatAPodIsTold:
         made = planned(kgwe(TestInference.spec), "n1")
         annotations = made["spec"]["template"]["metadata"]["annotations"]
         seat = placement_annotations.decode(made["metadata"]["annotations"][placement_annotations.PLAN_ANNOTATION])[0]
-        assert assignment.parse_planned(annotations) == DeviceSet(seat.cards, seat.slices)
-        assert seat.cards
+        assert assignment.parse_planned(annotations) == DeviceSet(seat.gpus, seat.slices)
+        assert seat.gpus
 
     def test_members_of_a_gang_are_told_when_they_are_seated(self):
         made = planned(kgwe(TestInference.spec | {"gpusPerPod": 1}), "n1", "n2", per_pod=1)

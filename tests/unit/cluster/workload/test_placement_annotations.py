@@ -13,14 +13,14 @@ from tests.support.builders.objects import TWO, UID, deployment, job, pod, repli
 
 from kgwe.cluster.workload import placement_annotations, plan_text, runs
 from kgwe.model.devices import assignment
-from kgwe.model.units.limits import MOST_CARDS
+from kgwe.model.units.limits import MAX_GPUS_PER_NODE
 from kgwe.placement.planning.plan import Seat
 
 NODES = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True)
 SEATS = st.builds(
     Seat,
     NODES,
-    st.integers(0, 2**MOST_CARDS - 1),
+    st.integers(0, 2**MAX_GPUS_PER_NODE - 1),
     st.lists(st.tuples(st.integers(0, 31), st.integers(0, 7))).map(tuple),
 )
 
@@ -39,7 +39,7 @@ def test_a_plan_survives_being_written_down(seats):
             st.integers(1, 150),
             st.sampled_from([0, 3, 4]),
             st.booleans(),
-            st.lists(st.tuples(st.integers(0, 2**MOST_CARDS - 1), st.integers(1, 3)), min_size=1, max_size=3),
+            st.lists(st.tuples(st.integers(0, 2**MAX_GPUS_PER_NODE - 1), st.integers(1, 3)), min_size=1, max_size=3),
         ),
         min_size=1,
         max_size=6,
@@ -157,10 +157,10 @@ def test_a_seat_is_named_by_owner_and_number():
 
 
 def test_cards_are_a_mask_of_no_more_than_a_node_can_have():
-    assert assignment.parse_planned({placement_annotations.CARDS_ANNOTATION: "f0"}).cards == 0xF0
-    whole = 2**MOST_CARDS - 1
-    assert assignment.parse_planned({placement_annotations.CARDS_ANNOTATION: f"{whole:x}"}).cards == whole
-    assert assignment.parse_planned({placement_annotations.CARDS_ANNOTATION: "1ffffffffffffffff"}).cards == 0
+    assert assignment.parse_planned({placement_annotations.CARDS_ANNOTATION: "f0"}).gpus == 0xF0
+    whole = 2**MAX_GPUS_PER_NODE - 1
+    assert assignment.parse_planned({placement_annotations.CARDS_ANNOTATION: f"{whole:x}"}).gpus == whole
+    assert assignment.parse_planned({placement_annotations.CARDS_ANNOTATION: "1ffffffffffffffff"}).gpus == 0
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from kgwe.placement.planning.plan import Seat
 
 def names(run, *pods, sick=None):
     def cards(pod):
-        return assignment.parse_planned(pod.metadata.annotations).cards
+        return assignment.parse_planned(pod.metadata.annotations).gpus
 
     return [
         each.metadata.name

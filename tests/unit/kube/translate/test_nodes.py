@@ -49,7 +49,7 @@ def reader():
 def test_a_described_node_has_its_wiring_memory_and_family(reader):
     first, second = reader.nodes()
     assert first.shape is second.shape, "hundreds of nodes share few shapes"
-    assert (first.shape.cards, first.shape.architecture) == (8, "Hopper")
+    assert (first.shape.gpu_count, first.shape.architecture) == (8, "Hopper")
     assert first.shape.wiring.switch_links
     assert first.usable == 0xFF
 
@@ -103,7 +103,7 @@ def test_without_a_description_cards_are_counted_and_their_wiring_is_not_known()
     reader = FleetReader()
     reader.set_node("n1", plain())
     (made,) = reader.nodes()
-    assert made.shape.cards == 8
+    assert made.shape.gpu_count == 8
     assert not made.shape.wiring.switch_links
     assert made.shape.memory_mib is None
 
@@ -369,7 +369,7 @@ def test_a_node_that_divides_its_cards_offers_them_as_shares():
     reader = FleetReader()
     reader.set_node("n1", shared(label="2"))
     (made,) = reader.nodes()
-    assert (made.pieces, made.shape.cards, made.usable) == (2, 8, 0xFF)
+    assert (made.pieces, made.shape.gpu_count, made.usable) == (2, 8, 0xFF)
 
 
 def test_without_a_label_its_cards_tell_how_it_divides_them(reader):

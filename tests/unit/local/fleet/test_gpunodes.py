@@ -23,7 +23,7 @@ def status(pool: str, *broken: gpunodes.CardFault) -> gpunode.GPUNodeStatus:
 @pytest.mark.parametrize("pool", NODES)
 def test_every_gpu_of_a_node_is_described_in_full(pool):
     built = gpunodes.status(NODES[pool])
-    assert built.gpuCount == built.healthyGPUs == len(built.gpus) == len(NODES[pool].cards)
+    assert built.gpuCount == built.healthyGPUs == len(built.gpus) == len(NODES[pool].gpus)
     for index, device in enumerate(built.gpus):
         assert device.index == index
         assert device.uuid.startswith("GPU-")
@@ -148,7 +148,7 @@ card_faults = st.one_of(
 )
 
 
-@given(st.sampled_from([name for name, node in NODES.items() if len(node.cards) == 8]), st.lists(card_faults))
+@given(st.sampled_from([name for name, node in NODES.items() if len(node.gpus) == 8]), st.lists(card_faults))
 def test_whatever_was_broken_mending_gives_the_node_as_built(pool, broken):
     built = gpunodes.status(NODES[pool])
     hurt = gpunodes.with_faults(built, broken)

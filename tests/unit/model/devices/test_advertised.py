@@ -25,7 +25,7 @@ def test_a_shared_card_is_so_many_pieces_and_not_whole():
     found = advertised.list_advertised(machine(2), pieces=3)
     assert ids(found, SHARED) == ["GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::0", "GPU-1::1", "GPU-1::2"]
     assert found[GPU] == (), "listed, so that the kubelet forgets those it knew"
-    assert {(each.card, each.uuid, each.minor, each.numa) for each in found[SHARED]} == {
+    assert {(each.gpu, each.uuid, each.minor, each.numa) for each in found[SHARED]} == {
         (0, "GPU-0", 0, 0),
         (1, "GPU-1", 1, 1),
     }

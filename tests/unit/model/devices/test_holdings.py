@@ -61,7 +61,7 @@ class TestTaken:
         assert holdings.read_holdings(claimed, NAMES, {"gpu-1": "GPU-1"}) == Holdings(DeviceSet(0b110))
 
     def test_names_of_nvidias_driver_tell_minor_number_and_place(self):
-        names = DeviceNames(NAMES.cards, NAMES.slices, {7: 1, 3: 2})
+        names = DeviceNames(NAMES.gpus, NAMES.slices, {7: 1, 3: 2})
         devices = ("gpu-7", "gpu-3-mig-9-4-4", "gpu-3-mig-9-2-2", "gpu-0", "nonsense")
         claimed = pod(claims=tuple(ClaimDevice("team/c", "gpu.nvidia.com", "n1", each) for each in devices))
         assert holdings.read_holdings(claimed, names) == Holdings(DeviceSet(0b10, ((2, 4),)))

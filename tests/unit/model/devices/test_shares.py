@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgwe.model.devices import shares as pieces
-from kgwe.placement.fleet.node import CARD_MILLI, share_milli
+from kgwe.placement.fleet.node import GPU_MILLI, share_milli
 
 
 @pytest.mark.parametrize(
@@ -69,5 +69,5 @@ def test_while_a_card_is_cut_it_is_as_it_was():
 @pytest.mark.parametrize("count", range(pieces.FEWEST, pieces.MOST + 1))
 def test_a_card_has_as_many_shares_as_it_is_divided_into(count):
     each = share_milli(count)
-    assert CARD_MILLI // each == count
+    assert GPU_MILLI // each == count
     assert each not in {share_milli(other) for other in range(pieces.FEWEST, pieces.MOST + 1) if other != count}

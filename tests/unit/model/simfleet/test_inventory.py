@@ -15,12 +15,12 @@ MIXED = models.load("mixed")
 
 
 def uuids(nodes: tuple[inventory.FleetNode, ...]) -> list[str]:
-    return [card.uuid for node in nodes for card in node.cards]
+    return [card.uuid for node in nodes for card in node.gpus]
 
 
 def test_uuids_are_unique_over_a_thousand_nodes():
     nodes = inventory.expand(MIXED, 1000)
-    everything = uuids(nodes) + [i.uuid for n in nodes for c in n.cards for i in c.instances]
+    everything = uuids(nodes) + [i.uuid for n in nodes for c in n.gpus for i in c.instances]
     assert len(set(everything)) == len(everything) > 6000
 
 
@@ -55,7 +55,7 @@ def test_an_nvl72_domain_has_eighteen_trays_and_72_cards():
     for node in nodes:
         domains[inventory.labels(node)["nvidia.com/gpu.clique"]].append(node)
     assert [len(members) for members in domains.values()] == [18, 18, 18, 18, 18]
-    assert {sum(len(node.cards) for node in members) for members in domains.values()} == {72}
+    assert {sum(len(node.gpus) for node in members) for members in domains.values()} == {72}
     for members in domains.values():
         assert len({node.place.leaf for node in members}) == 1
 

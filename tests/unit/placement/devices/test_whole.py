@@ -89,7 +89,7 @@ class TestTopology:
         assert set(advise([], 2, must=("GPU-5",)).devices) == some(4, 5)
 
     def test_without_wiring_the_lowest_numbers(self):
-        bare = Stock(STOCK.cards)
+        bare = Stock(STOCK.gpus)
         assert advise([], 2, free=some(7, 3, 5), stock=bare).devices == ("GPU-3", "GPU-5")
 
     def test_slices_fill_the_fullest_card(self):

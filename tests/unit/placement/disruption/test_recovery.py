@@ -172,7 +172,7 @@ def test_failed_cards_hit_only_who_holds_them():
     fleet = Fleet("ab", cards=8)
     fleet.run("six", "a", 6)
     fleet.run("two", "a", 2)
-    lost = held(fleet, 0).cards
+    lost = held(fleet, 0).gpus
     made = recover(fleet, cards={"a": lost})
     (repaired,) = made.repairs
     assert moved(repaired) == {"six-0": ("a", "b", "leaf")}
@@ -182,10 +182,10 @@ def test_failed_cards_are_given_to_nobody():
     """A node with one dead card and three good ones that are free: 4 do not fit there, 3 do."""
     fleet = Fleet("ab")
     fleet.run("w", "a", 1)
-    dead = held(fleet, 0).cards
+    dead = held(fleet, 0).gpus
     (repaired,) = recover(fleet, cards={"a": dead}).repairs
     assert repaired.moves[0].node == "a"
-    assert not repaired.moves[0].grant.cards & dead
+    assert not repaired.moves[0].grant.gpus & dead
     fleet = Fleet("a")
     fleet.run("w", "a", 4)
     assert recover(fleet, cards={"a": 1}).moves == ()
@@ -273,7 +273,7 @@ def test_a_segment_stays_together():
     fleet = Fleet("abc")
     gang = GangRequest.uniform(whole(2), 4, segments=(Segment(2, "node"),))
     fleet.run("g", "aabb", 2, gang=gang)
-    lost = held(fleet, 0).cards
+    lost = held(fleet, 0).gpus
     (repaired,) = recover(fleet, cards={"a": lost}).repairs
     assert moved(repaired) == {"g-0": ("a", "c", "leaf"), "g-1": ("a", "c", "leaf")}
 
@@ -302,7 +302,7 @@ def test_cards_of_one_model_stay_of_one_model():
     other = Shape(nvswitch(4), "A100", 81_920)
     nodes = [Node(name, other if name == "c" else shape, 64_000, 2**40) for name in "abcd"]
     fitter = Fitter(Snapshot.from_nodes(nodes))
-    places = [Grant(node, cards=0b1111) for node in (0, 1, 3)]
+    places = [Grant(node, gpus=0b1111) for node in (0, 1, 3)]
     fitter.snapshot.commit_all(places)
     gang = GangRequest.uniform(whole(4), 2, hardware=Hardware.SAME)
     members = tuple(Member(f"g-{i}", whole(4), place) for i, place in enumerate(places[:2]))

@@ -6,8 +6,8 @@ from tests.support.builders.plans import Fleet, state
 from kgwe import errors
 from kgwe.placement.fleet.snapshot import Grant
 
-FIRST = Grant(0, cards=0b0011)
-SECOND = Grant(0, cards=0b1100)
+FIRST = Grant(0, gpus=0b0011)
+SECOND = Grant(0, gpus=0b1100)
 
 
 def test_changes_are_visible_inside_and_gone_afterwards():
@@ -28,7 +28,7 @@ def test_a_rollback_to_a_mark_keeps_what_came_before():
         mark = len(trial)
         trial.commit(SECOND)
         trial.rollback(mark)
-        assert fleet.snapshot.free[0] == SECOND.cards
+        assert fleet.snapshot.free[0] == SECOND.gpus
         assert len(trial) == mark
 
 
@@ -56,7 +56,7 @@ def test_book_ignores_missing_cpu_and_is_rolled_back():
     fleet = Fleet("a", cpu=1000)
     before = state(fleet.snapshot)
     with fleet.snapshot.trial() as trial:
-        trial.book(Grant(0, cpu_milli=5000, cards=0b1))
+        trial.book(Grant(0, cpu_milli=5000, gpus=0b1))
         assert fleet.snapshot.cpu_milli[0] == -4000
     assert state(fleet.snapshot) == before
 

@@ -23,7 +23,7 @@ def take(
     wiring: Wiring, free: int, count: int, preference: Preference = Preference.NONE, **more: bool
 ) -> tuple[int, ...]:
     choice = subset.build_table(wiring, preference, **more).choose(free, count)
-    return choice.cards if choice else ()
+    return choice.gpus if choice else ()
 
 
 def cube() -> Wiring:

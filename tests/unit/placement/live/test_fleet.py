@@ -54,8 +54,8 @@ class TestHolding:
     def test_what_is_known_of_its_cards_is_believed(self):
         made = fleet()
         made.hold("p", cards(2, known=0b1010))
-        assert made.holding("p").cards == 0b1010
-        assert made.grants("p")[0].cards == 0b1010
+        assert made.holding("p").gpus == 0b1010
+        assert made.grants("p")[0].gpus == 0b1010
 
     def test_a_mask_that_names_too_many_cards_gives_only_those_it_holds(self):
         made = fleet()
@@ -65,32 +65,32 @@ class TestHolding:
     def test_a_mask_that_names_too_few_is_filled_up(self):
         made = fleet()
         made.hold("p", cards(3, known=0b1000))
-        assert made.holding("p").cards & 0b1000
+        assert made.holding("p").gpus & 0b1000
         assert free(made)["n0"] == 1
 
     def test_a_guess_gives_way_to_what_is_known(self):
         made = fleet()
         made.hold("guess", cards(2))
-        taken = made.holding("guess").cards
+        taken = made.holding("guess").gpus
         made.hold("known", cards(2, known=taken))
-        assert made.holding("known").cards == taken
-        assert made.holding("guess").cards == 0b1111 & ~taken
+        assert made.holding("known").gpus == taken
+        assert made.holding("guess").gpus == 0b1111 & ~taken
         check(made)
 
     def test_of_two_that_are_known_to_have_one_card_the_first_keeps_it(self):
         made = fleet()
         made.hold("first", cards(1, known=1))
         made.hold("second", cards(1, known=1))
-        assert made.holding("first").cards == 1
-        assert made.grants("second")[0].cards not in (0, 1)
+        assert made.holding("first").gpus == 1
+        assert made.grants("second")[0].gpus not in (0, 1)
 
     def test_who_is_known_to_have_a_card_gets_it_when_the_other_who_is_has_gone(self):
         made = fleet()
         made.hold("first", replace(cards(1, known=1), observed=True))
         made.hold("second", replace(cards(1, known=1), observed=True))
-        assert made.holding("second").cards != 1
+        assert made.holding("second").gpus != 1
         made.drop("first")
-        assert made.holding("second").cards == 1
+        assert made.holding("second").gpus == 1
         check(made)
 
     def test_a_plan_gives_way_to_what_the_kubelet_says(self):
@@ -98,13 +98,13 @@ class TestHolding:
         made.hold("seat", cards(2, known=0b0011))
         made.hold("guess", cards(1))
         made.hold("p", replace(cards(2, known=0b0011), observed=True))
-        assert made.holding("p").cards == 0b0011
-        assert {made.holding(key).cards.bit_count() for key in ("seat", "guess")} == {1}
+        assert made.holding("p").gpus == 0b0011
+        assert {made.holding(key).gpus.bit_count() for key in ("seat", "guess")} == {1}
         assert not made.is_fully_booked("seat") or not made.is_fully_booked("guess"), "five cards of four"
         made.hold("seat", replace(cards(2, known=0b0011), observed=True))
-        assert made.holding("p").cards == 0b0011, "of two that are certain the first keeps it"
+        assert made.holding("p").gpus == 0b0011, "of two that are certain the first keeps it"
         made.drop("guess")
-        assert made.holding("seat").cards == 0b1100
+        assert made.holding("seat").gpus == 0b1100
         check(made)
 
     def test_two_pods_that_got_each_others_cards(self):
@@ -113,7 +113,7 @@ class TestHolding:
         made.hold("b", cards(2, known=0b1100))
         assert made.hold("a", replace(cards(2, known=0b1100), observed=True))
         assert made.hold("b", replace(cards(2, known=0b0011), observed=True))
-        assert (made.holding("a").cards, made.holding("b").cards) == (0b1100, 0b0011)
+        assert (made.holding("a").gpus, made.holding("b").gpus) == (0b1100, 0b0011)
         check(made)
 
     def test_that_a_plan_came_true_is_remembered(self):
@@ -121,8 +121,8 @@ class TestHolding:
         made.hold("p", cards(2, known=0b0011))
         assert made.hold("p", replace(cards(2, known=0b0011), observed=True))
         made.hold("late", cards(2, known=0b0011))
-        assert made.holding("p").cards == 0b0011
-        assert made.holding("late").cards == 0b1100
+        assert made.holding("p").gpus == 0b0011
+        assert made.holding("late").gpus == 0b1100
 
     def test_more_than_there_is_is_counted_as_far_as_it_goes_and_filled_up_later(self):
         made = fleet()
@@ -153,10 +153,10 @@ class TestMoving:
     def test_a_place_changes_its_holder_and_nothing_else(self):
         made = fleet()
         made.hold("seat", cards(2))
-        held = made.holding("seat").cards
+        held = made.holding("seat").gpus
         made.move("seat", "pod", cards(2))
         assert "seat" not in made
-        assert made.holding("pod").cards == held
+        assert made.holding("pod").gpus == held
 
     def test_nobody_who_waits_for_cards_gets_in_between(self):
         made = fleet()
@@ -172,7 +172,7 @@ class TestMoving:
         made.hold("pod", cards(2))
         made.move("seat", "pod", cards(2, known=0b0011))
         assert free(made)["n0"] == 2
-        assert made.holding("pod").cards == 0b0011
+        assert made.holding("pod").gpus == 0b0011
 
     def test_another_place_frees_the_old_one(self):
         made = fleet()
@@ -208,7 +208,7 @@ class TestNodes:
         made.hold("p", cards(2, known=0b0110))
         first, second = made.snapshot.nodes
         made.set_nodes([first, replace(second, ready=False)], TREE)
-        assert made.holding("p").cards == 0b0110
+        assert made.holding("p").gpus == 0b0110
         check(made)
 
     @pytest.mark.parametrize("width", [2, 8])
@@ -231,12 +231,12 @@ class TestNodes:
     def test_a_guess_is_kept_when_a_node_changes_and_gives_way_when_its_card_dies(self):
         made = fleet(small_fleet.node(0))
         made.hold("p", cards(1))
-        had = made.holding("p").cards
+        had = made.holding("p").gpus
         (node,) = made.snapshot.nodes
         made.set_nodes([replace(node, ready=False)], TREE)
-        assert made.holding("p").cards == had
+        assert made.holding("p").gpus == had
         made.set_nodes([replace(node, healthy=0b1111 & ~had)], TREE)
-        assert made.grants("p")[0].cards not in (0, had)
+        assert made.grants("p")[0].gpus not in (0, had)
         assert free(made)["n0"] == 2
 
     def test_known_cards_are_booked_first_when_a_node_comes_back(self):
@@ -246,7 +246,7 @@ class TestNodes:
         (node,) = made.snapshot.nodes
         made.set_nodes([], TREE)
         made.set_nodes([node], TREE)
-        assert made.holding("known").cards == 0b0011
+        assert made.holding("known").gpus == 0b0011
         check(made)
 
 
@@ -281,7 +281,7 @@ def test_who_has_a_card_that_fails_is_not_booked_on_that_of_a_neighbour(certain,
     for key in order:
         made.hold(key, replace(cards(2, known=known[key]), observed=certain))
     made.set_nodes([replace(node, healthy=0b1011)], TREE)
-    assert {key: made.grants(key)[0].cards for key in known} == {"a": 0b1000, "b": 0b0011}
+    assert {key: made.grants(key)[0].gpus for key in known} == {"a": 0b1000, "b": 0b0011}
     assert not made.is_fully_booked("a")
     made.drop("b")
     assert made.is_fully_booked("a"), "whoever asks for two counts for two as soon as there is another"

@@ -87,10 +87,10 @@ def test_a_pod_takes_its_seat_and_gives_it_back(ledger):
     ledger.reserve_seats("w", {0: Holding("n0", TWO, 0b0110)})
     ledger.set_pod("p", "n0", TWO, ("w", 0))
     assert ledger.pod_in("w", 0) == "p"
-    assert ledger.fleet.holding("p").cards == 0b0110
+    assert ledger.fleet.holding("p").gpus == 0b0110
     assert free(ledger) == [2, 4, 4]
     assert not ledger.remove_pod("p"), "nothing came free"
-    assert ledger.fleet.holding(seat_key("w", 0)).cards == 0b0110
+    assert ledger.fleet.holding(seat_key("w", 0)).gpus == 0b0110
 
 
 def test_a_second_pod_for_a_seat_counts_for_itself(ledger):
@@ -124,24 +124,24 @@ def test_when_seats_are_released_pods_count_until_they_end(ledger):
 
 def test_cards_that_a_pod_says_it_has_are_believed_where_no_seat_tells(ledger):
     ledger.set_pod("p", "n0", TWO, given=DeviceSet(0b1001))
-    assert ledger.fleet.holding("p").cards == 0b1001
+    assert ledger.fleet.holding("p").gpus == 0b1001
 
 
 def test_what_its_kubelet_says_counts_whatever_its_seat_was(ledger):
     ledger.reserve_seats("w", {0: Holding("n0", TWO, 0b0011), 1: Holding("n0", TWO, 0b1100)})
     ledger.set_pod("p", "n0", TWO, ("w", 0), observed=DeviceSet(0b1100))
-    assert ledger.fleet.holding("p").cards == 0b1100
-    assert ledger.booked_seat("w", 1).cards == 0b0011, "the other seat has what is left"
-    assert ledger.reserved_seat("w", 0).cards == 0b0011, "the plan is what it was"
+    assert ledger.fleet.holding("p").gpus == 0b1100
+    assert ledger.booked_seat("w", 1).gpus == 0b0011, "the other seat has what is left"
+    assert ledger.reserved_seat("w", 0).gpus == 0b0011, "the plan is what it was"
     ledger.remove_pod("p")
-    assert ledger.fleet.holding(seat_key("w", 0)).cards.bit_count() == 2
+    assert ledger.fleet.holding(seat_key("w", 0)).gpus.bit_count() == 2
 
 
 def test_when_nobody_says_what_a_pod_has_any_more_its_seat_does(ledger):
     ledger.reserve_seats("w", {0: Holding("n0", TWO, 0b0011)})
     ledger.set_pod("p", "n0", TWO, ("w", 0), observed=DeviceSet(0b1100))
     ledger.set_pod("p", "n0", TWO, ("w", 0))
-    assert ledger.fleet.holding("p").cards == 0b0011
+    assert ledger.fleet.holding("p").gpus == 0b0011
 
 
 def test_seats_that_the_node_cannot_give_any_more_are_told(ledger):
@@ -168,9 +168,9 @@ class TestAssumed:
 
     def test_one_that_is_bound_there_keeps_its_cards_and_never_expires(self, ledger):
         node = self.assume(ledger, "p")
-        had = ledger.fleet.holding("p").cards
+        had = ledger.fleet.holding("p").gpus
         ledger.set_pod("p", node, TWO)
-        assert ledger.fleet.holding("p").cards == had
+        assert ledger.fleet.holding("p").gpus == had
         assert ledger.expire_assumed(99.0) == []
         assert not ledger.forget_pod("p")
 

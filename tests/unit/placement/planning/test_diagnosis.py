@@ -71,7 +71,7 @@ def test_the_words_tell_the_whole_of_it():
 def test_too_little_room_everywhere_counts_the_verdicts_of_nodes():
     refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 6))
     assert refusal.reason is GangReason.TOO_LITTLE_ROOM
-    assert refusal.statuses == {FitStatus.FITS: 5, FitStatus.CARDS_TAKEN: 3}
+    assert refusal.statuses == {FitStatus.FITS: 5, FitStatus.GPUS_TAKEN: 3}
     assert not refusal.is_hopeless
     assert refusal.proven
 

@@ -47,7 +47,7 @@ def test_a_pod_without_room_is_told_the_nearest_node_and_the_most_it_could_have(
     assert found.best is not None
     assert (found.best.level, found.best.domain, found.best.room, found.best.short) == ("node", "b", 2, 2)
     assert [(each.verdict, each.count, each.examples) for each in found.nodes[""]] == [
-        (FitStatus.CARDS_TAKEN, 3, ("a", "b", "c"))
+        (FitStatus.GPUS_TAKEN, 3, ("a", "b", "c"))
     ]
     assert kinds(found) == ["FewerGPUs"]
     assert found.changes[0].text == "ask for 2 of the 4 GPUs (b has them)"

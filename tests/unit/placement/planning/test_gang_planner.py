@@ -65,7 +65,7 @@ def test_the_seats_of_a_plan_are_described_as_the_plan_describes_them(pods, each
     cluster = racks(DRAWN)
     gang = GangRequest.uniform(cards(each), pods, preferred="leaf")
     plan = cluster.place(gang)
-    seats = [(seat.node, seat.grant.cards) for seat in plan.seats]
+    seats = [(seat.node, seat.grant.gpus) for seat in plan.seats]
     site = cluster.planner.survey(gang, seats)
     assert site is not None
     assert (site.level, site.domain, site.ring) == (plan.level, plan.domain, plan.ring)

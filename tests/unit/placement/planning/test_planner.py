@@ -53,7 +53,7 @@ class TestOnePod:
     def test_a_plan_says_where_and_why(self):
         found = placed(fleet(H100, H100), ask(8))
         assert found.nodes == ("n0",)
-        assert found.seats[0].cards == 0xFF
+        assert found.seats[0].gpus == 0xFF
         assert found.score == pytest.approx(
             sum(w * p for w, p in zip((0.4, 0.35, 0.25), found.parts.values(), strict=True))
         )
@@ -116,7 +116,7 @@ class TestDivided:
         assert len(found.seats) == 2
         assert found.gpus_per_pod == 8
         assert found.level == "leaf"
-        assert [seat.cards for seat in found.seats] == [0xFF, 0xFF]
+        assert [seat.gpus for seat in found.seats] == [0xFF, 0xFF]
 
     def test_one_node_that_has_them_all_is_preferred_even_when_it_is_taken(self):
         made = fleet(SMALL, SMALL, H100)
@@ -297,7 +297,7 @@ class TestWords:
 
     def test_wiring_and_other_amounts(self):
         made = fleet(SMALL)
-        made.hold("p", Holding("n0", {amounts.GPU: 2}, cards=0b0101))
+        made.hold("p", Holding("n0", {amounts.GPU: 2}, gpus=0b0101))
         found = refused(made, ask(2, needs={"preference": Preference.SAME_PCIE_SWITCH}))
         assert "n0 comes nearest, but its free GPUs are not wired as required" in found.message
         made.hold("q", Holding("n0", {amounts.CPU: 64_000}))

@@ -85,14 +85,14 @@ def test_unknown_wiring_never_beats_wiring_known_to_be_bad():
 
 def test_used_nodes_are_filled_before_empty_ones():
     snapshot = fleet(node("empty"), node("used"))
-    snapshot.commit(Grant(1, cards=0b1111))
+    snapshot.commit(Grant(1, gpus=0b1111))
     assert decide(Engine(snapshot), Request(Gpus(count=4))).name == "used"
 
 
 def test_cpu_left_behind_lowers_the_balance_and_spare_cpu_does_not():
     snapshot = fleet(node("starved"), node("rich"))
-    snapshot.commit(Grant(0, cpu_milli=88_000, cards=0b1))
-    snapshot.commit(Grant(1, cards=0b1))
+    snapshot.commit(Grant(0, cpu_milli=88_000, gpus=0b1))
+    snapshot.commit(Grant(1, gpus=0b1))
     engine = Engine(snapshot)
     request = Request(Gpus(count=1), cpu_milli=1_000)
     parts = engine.scorer.score_parts(request, np.arange(2))
@@ -115,7 +115,7 @@ def test_weights_that_do_not_add_up_to_100_are_refused(weights):
 
 def test_weights_shift_the_choice():
     snapshot = fleet(node("full", L40S), node("fast", H100))
-    snapshot.commit(Grant(0, cards=0b1111))
+    snapshot.commit(Grant(0, gpus=0b1111))
     request = Request(Gpus(count=4), preference=Preference.NVLINK_OPTIMAL)
     assert decide(Engine(snapshot, Weights(100, 0, 0)), request).name == "fast"
     assert decide(Engine(snapshot, Weights(0, 100, 0)), request).name == "full"
@@ -145,7 +145,7 @@ def mixed():
         node("spot", L40S, spot=True),
         node("small", dataclasses.replace(L40S, wiring=reference.pcie_pairs(4))),
     )
-    snapshot.commit(Grant(1, cards=0b111111))
+    snapshot.commit(Grant(1, gpus=0b111111))
     return snapshot
 
 
@@ -197,10 +197,10 @@ def test_equal_nodes_are_taken_in_their_order():
 
 def test_one_card_goes_where_an_island_is_already_broken_even_to_an_emptier_node():
     snapshot = fleet(node("four left", H100), node("odd one", H100))
-    snapshot.commit(Grant(0, cards=0b00001111))
-    snapshot.commit(Grant(1, cards=0b00000001))
+    snapshot.commit(Grant(0, gpus=0b00001111))
+    snapshot.commit(Grant(1, gpus=0b00000001))
     answer = decide(Engine(snapshot), Request(Gpus(count=1)))
-    assert (answer.name, answer.grant.cards) == ("odd one", 0b10)
+    assert (answer.name, answer.grant.gpus) == ("odd one", 0b10)
 
 
 def test_a_share_goes_to_the_tightest_card_that_holds_it():
@@ -214,7 +214,7 @@ def test_a_share_goes_to_the_tightest_card_that_holds_it():
 
 def test_a_share_opens_a_whole_card_last_and_then_one_that_breaks_least():
     snapshot = fleet(node("n"))
-    snapshot.commit(Grant(0, cards=0b00000001))
+    snapshot.commit(Grant(0, gpus=0b00000001))
     assert decide(Engine(snapshot), Request(Gpus(milli=400))).grant.share == (1, 400, 0)
 
 
@@ -234,8 +234,8 @@ def test_slices_come_from_the_card_with_fewest_left():
 
 def test_a_refusal_counts_reasons_and_names_the_nearest_node():
     snapshot = fleet(node("busy"), node("busier"), node("sick", ready=False), node("slow", L40S))
-    snapshot.commit(Grant(0, cards=0b11))
-    snapshot.commit(Grant(1, cards=0b1111))
+    snapshot.commit(Grant(0, gpus=0b11))
+    snapshot.commit(Grant(1, gpus=0b1111))
     answer = refuse(Engine(snapshot), Request(Gpus(count=8), preference=Preference.NVLINK_REQUIRED))
     assert answer.counts == {"GPUsTaken": 2, "NodeNotReady": 1, "WiringNotMet": 1}
     assert answer.code is Reason.NO_ROOM
@@ -255,7 +255,7 @@ def test_a_refusal_says_when_waiting_is_in_vain():
 
 def test_a_refusal_is_taken_back_when_room_appears():
     snapshot = fleet(node("n"))
-    undo = snapshot.commit(Grant(0, cards=0xFF))
+    undo = snapshot.commit(Grant(0, gpus=0xFF))
     engine = Engine(snapshot)
     assert refuse(engine, Request(Gpus(count=8))) is refuse(engine, Request(Gpus(count=8)))
     undo()

@@ -58,7 +58,7 @@ def test_a_share_goes_where_a_hole_of_its_size_is():
 
 def test_whole_gpus_leave_whole_nodes_whole():
     engine = engine_of(node("a"), node("b"))
-    engine.snapshot.commit(Grant(1, cards=0b0001))
+    engine.snapshot.commit(Grant(1, gpus=0b0001))
     for _ in range(20):
         engine.mix.add(Request(Gpus(count=4), 4000))
         engine.mix.add(Request(Gpus(count=1), 1000))

@@ -21,8 +21,8 @@ def movable(name: str, card: int, where: str, nodes: frozenset[str] | None = Non
 
 
 def drained(decision: Decision) -> dict[str, tuple[list[str], str]]:
-    """Card -> (who is to leave it, for whom)."""
-    return {card.uuid: (sorted(card.drain.pods), card.drain.ask) for card in decision.cards if card.drain}
+    """GpuSlices -> (who is to leave it, for whom)."""
+    return {card.uuid: (sorted(card.drain.pods), card.drain.ask) for card in decision.gpus if card.drain}
 
 
 def holes() -> list[PartitionedGpu]:
@@ -34,7 +34,7 @@ def holes() -> list[PartitionedGpu]:
 
 
 def test_recut_leaves_what_yields_alone_where_there_is_another_way() -> None:
-    card = recut.Card(places(A100, "1g.10gb@0"), places(A100, "2g.20gb@2"), places(A100, "1g.10gb@5"))
+    card = recut.GpuSlices(places(A100, "1g.10gb@0"), places(A100, "2g.20gb@2"), places(A100, "1g.10gb@5"))
     plan = recut.plan_recut(TABLE, [card], "2g.20gb", 1)
     assert isinstance(plan, recut.Recut)
     assert plan.vacated_units == 0
@@ -43,20 +43,20 @@ def test_recut_leaves_what_yields_alone_where_there_is_another_way() -> None:
 
 def test_recut_takes_the_fewest_units_of_those_who_yield() -> None:
     cards = [
-        recut.Card((), (), places(A100, "2g.20gb@0 2g.20gb@4")),
-        recut.Card((), (), places(A100, "1g.10gb@0 2g.20gb@4")),
+        recut.GpuSlices((), (), places(A100, "2g.20gb@0 2g.20gb@4")),
+        recut.GpuSlices((), (), places(A100, "1g.10gb@0 2g.20gb@4")),
     ]
     plan = recut.plan_recut(TABLE, cards, "4g.40gb", 1)
     assert isinstance(plan, recut.Recut)
     (change,) = plan.changes
-    assert (change.card, change.vacate) == (1, places(A100, "1g.10gb@0"))
+    assert (change.gpu, change.vacate) == (1, places(A100, "1g.10gb@0"))
     assert plan.vacated_units == 1
     assert change.apply_to(cards[1]).used == (*places(A100, "2g.20gb@4"), *places(A100, "4g.40gb@0"))
 
 
 def test_what_one_makes_way_for_is_never_the_very_same() -> None:
     assert isinstance(
-        recut.plan_recut(TABLE, [recut.Card((), (), places(A100, "3g.40gb@0 3g.40gb@4"))], "3g.40gb", 1),
+        recut.plan_recut(TABLE, [recut.GpuSlices((), (), places(A100, "3g.40gb@0 3g.40gb@4"))], "3g.40gb", 1),
         recut.RecutRefusal,
     )
 
@@ -73,16 +73,16 @@ def test_who_consents_and_has_another_place_is_asked_and_the_card_stays_as_it_is
     decision = decide_layouts(given, [WIDE], OPEN)
     # The spare 1g lies in the way too, so its new place is one that is cut for it.
     assert drained(decision) == {"GPU-0": (["a"], "wide")}
-    assert decision.cards[0].drain == Drain("wide", frozenset({"a"}), places(A100, "1g.10gb@5 1g.10gb@6"))
+    assert decision.gpus[0].drain == Drain("wide", frozenset({"a"}), places(A100, "1g.10gb@5 1g.10gb@6"))
     assert not decision.changed
     assert decision.waiting["wide"] == "pod a: asked to make way"
-    again = decide_layouts(replace(given, cards=decision.cards), [WIDE], OPEN)
+    again = decide_layouts(replace(given, gpus=decision.gpus), [WIDE], OPEN)
     assert drained(again) == drained(decision), "it is stable"
     assert not again.changed
     # It has left; its next self waits already, and came before the other.
-    left = replace(again.cards[0], used=places(A100, "1g.10gb@0"), spare=places(A100, "1g.10gb@5 1g.10gb@6"))
+    left = replace(again.gpus[0], used=places(A100, "1g.10gb@0"), spare=places(A100, "1g.10gb@5 1g.10gb@6"))
     waits = [SliceRequest("pod a-2", "1g.10gb"), WIDE]
-    done = decide_layouts(group(left, again.cards[1]), waits, OPEN)
+    done = decide_layouts(group(left, again.gpus[1]), waits, OPEN)
     assert names(done)[0].endswith("3g.40gb@4")
     assert "1g.10gb@1" in names(done)[0] or "1g.10gb@2" in names(done)[0], "and the moved one has a slice again"
     assert not done.waiting
@@ -130,7 +130,7 @@ def test_who_waited_finds_a_place_or_goes_away_and_nobody_has_to_leave_any_more(
     assert drained(decide_layouts(given, [WIDE], OPEN)) == {"GPU-0": (["a"], "wide")}
     assert not drained(decide_layouts(given, [], OPEN))
     spare = cut(2, "", "3g.40gb@0")
-    assert not drained(decide_layouts(replace(given, cards=(under_way, second, spare)), [WIDE], OPEN))
+    assert not drained(decide_layouts(replace(given, gpus=(under_way, second, spare)), [WIDE], OPEN))
     broken = replace(under_way, drain=replace(under_way.drain, is_broken=True))  # type: ignore[type-var] # it has one
     assert not drained(decide_layouts(group(broken, second), [WIDE], OPEN))
 
@@ -148,10 +148,10 @@ def test_a_request_for_several_slices_waits_until_all_its_cards_are_left() -> No
     two = SliceRequest("two", "3g.40gb", 2, nodes=frozenset({"n0"}))
     begun = decide_layouts(group(*cards, movable=pods), [two], OPEN)
     assert drained(begun) == {"GPU-0": (["a"], "two"), "GPU-1": (["b"], "two")}
-    half = replace(begun.cards[0], used=places(A100, "4g.40gb@0"), spare=places(A100, "1g.10gb@5"))
-    waits = decide_layouts(group(half, *begun.cards[1:], movable=pods[1:]), [two], OPEN)
+    half = replace(begun.gpus[0], used=places(A100, "4g.40gb@0"), spare=places(A100, "1g.10gb@5"))
+    waits = decide_layouts(group(half, *begun.gpus[1:], movable=pods[1:]), [two], OPEN)
     assert drained(waits) == drained(begun)
     assert not waits.changed
-    whole = replace(begun.cards[1], used=places(A100, "4g.40gb@0"), spare=places(A100, "1g.10gb@5"))
-    done = decide_layouts(group(half, whole, begun.cards[2]), [two], OPEN)
+    whole = replace(begun.gpus[1], used=places(A100, "4g.40gb@0"), spare=places(A100, "1g.10gb@5"))
+    done = decide_layouts(group(half, whole, begun.gpus[2]), [two], OPEN)
     assert names(done)[:2] == ["4g.40gb@0 3g.40gb@4"] * 2

@@ -21,7 +21,7 @@ def test_new_cards_are_cut_as_the_distribution_says() -> None:
     for dynamic in (False, True):
         decision = decide_layouts(group(*fresh, dynamic=dynamic, shares={"3g.40gb": 0.5}), [], OPEN)
         assert sorted(names(decision)) == ["3g.40gb@0 3g.40gb@4"] * 2 + ["whole"] * 2
-        assert all(card.is_decided for card in decision.cards)
+        assert all(card.is_decided for card in decision.gpus)
         assert len(decision.changed) == 2
 
 
@@ -35,17 +35,17 @@ def test_no_whole_card_is_cut_before_the_one_that_takes_its_place_is_whole() -> 
     later = cut(1, node="n1", is_decided=False, is_open=False)
     cards = group(whole(0, is_decided=False), later, dynamic=False, shares={"1g.10gb": 0.5})
     assert not decide_layouts(cards, [], OPEN).changed
-    opened = replace(cards, cards=(cards.cards[0], replace(later, is_open=True)))
+    opened = replace(cards, gpus=(cards.gpus[0], replace(later, is_open=True)))
     assert names(decide_layouts(opened, [], OPEN)) == [" ".join(f"1g.10gb@{start}" for start in range(7)), "whole"]
 
 
 def test_only_so_many_nodes_begin_at_a_time() -> None:
     fresh = [whole(number, f"n{number // 2}", is_decided=False) for number in range(8)]
     decision = decide_layouts(group(*fresh, dynamic=False), [], Gate(slots=2, busy=frozenset({"n0"})))
-    changed = {card.node for card in decision.cards if card.uuid in decision.changed}
+    changed = {card.node for card in decision.gpus if card.uuid in decision.changed}
     assert len(changed) == 2
     assert "n0" not in changed
-    assert [card.is_decided for card in decision.cards].count(True) == 4, "the others wait for their turn"
+    assert [card.is_decided for card in decision.gpus].count(True) == 4, "the others wait for their turn"
 
 
 def test_a_fixed_distribution_does_not_follow_demand() -> None:
@@ -60,7 +60,7 @@ def test_what_waits_is_cut_for_beside_what_is_in_use() -> None:
     decision = decide_layouts(group(here), [SliceRequest("pod", "3g.40gb")], OPEN)
     assert names(decision) == ["3g.40gb@0 3g.40gb@4"]
     assert not decision.waiting
-    after = group(*decision.cards)
+    after = group(*decision.gpus)
     assert not decide_layouts(after, [SliceRequest("pod", "3g.40gb")], OPEN).changed, (
         "it still waits, and is served already"
     )
@@ -126,9 +126,9 @@ def test_a_rebalance_follows_what_was_asked_half_way_and_only_if_much_would_move
     assert not decide_layouts(group(*cards, mix=asked), [], OPEN).changed, "not due"
     decision = decide_layouts(group(*cards, due=True, mix=asked), [], OPEN)
     assert sum(layout.count("3g.40gb") for layout in names(decision)) == 4, "half of the units"
-    again = group(*decision.cards, due=True, mix=asked)
+    again = group(*decision.gpus, due=True, mix=asked)
     assert not decide_layouts(again, [], OPEN).changed
-    little = group(*decision.cards, due=True, mix={"3g.40gb": 9.0, "1g.10gb": 1.0})
+    little = group(*decision.gpus, due=True, mix={"3g.40gb": 9.0, "1g.10gb": 1.0})
     assert not decide_layouts(little, [], OPEN).changed, "within the dead band"
 
 
@@ -144,7 +144,7 @@ def test_profiles_that_the_card_has_not_are_no_ones_concern() -> None:
     fresh = whole(0, is_decided=False)
     decision = decide_layouts(group(fresh, shares={"1g.6gb": 1.0}), [SliceRequest("a", "2g.12gb")], OPEN)
     assert names(decision) == ["whole"]
-    assert decision.cards[0].is_decided
+    assert decision.gpus[0].is_decided
     assert not decision.waiting
 
 

@@ -10,7 +10,7 @@ import pytest
 from kgwe import errors
 from kgwe.model.gpu import mig
 from kgwe.sharing.mig import layout_graph, recut, slots
-from kgwe.sharing.mig.recut import Card
+from kgwe.sharing.mig.recut import GpuSlices
 
 A100 = mig.GEOMETRIES["A100-80GB"]
 ATLAS = layout_graph.get_layout_graph(A100, layout_graph.plain_profiles(A100))
@@ -32,26 +32,26 @@ def texts(placements):
 def test_dra_driver_933_a_3g_is_cut_where_spare_slices_lie():
     # 1g were cut on 0..6 and only 0, 1 and 5 are still in use... on the other card 4, 5 and 6 are spare.
     cards = [
-        Card(at("1g.10gb@0", "1g.10gb@1", "1g.10gb@5"), at("1g.10gb@2", "1g.10gb@3", "1g.10gb@4", "1g.10gb@6")),
-        Card(at("1g.10gb@0"), at("1g.10gb@1", "1g.10gb@4", "1g.10gb@5", "1g.10gb@6")),
+        GpuSlices(at("1g.10gb@0", "1g.10gb@1", "1g.10gb@5"), at("1g.10gb@2", "1g.10gb@3", "1g.10gb@4", "1g.10gb@6")),
+        GpuSlices(at("1g.10gb@0"), at("1g.10gb@1", "1g.10gb@4", "1g.10gb@5", "1g.10gb@6")),
     ]
     plan = plan_for(cards, "3g.40gb")
     (change,) = plan.changes
-    assert change.card == 1
+    assert change.gpu == 1
     assert texts(change.serve) == ["3g.40gb@4"]
     assert texts(change.destroy) == ["1g.10gb@4", "1g.10gb@5", "1g.10gb@6"]
     assert "nothing in use is touched" in plan.reason
 
 
 def test_dra_driver_933_the_2g_is_cut_on_the_card_with_the_holes():
-    cards = [Card(at("1g.10gb@0", "1g.10gb@1", "1g.10gb@5"), at("1g.10gb@2", "1g.10gb@3"))]
+    cards = [GpuSlices(at("1g.10gb@0", "1g.10gb@1", "1g.10gb@5"), at("1g.10gb@2", "1g.10gb@3"))]
     plan = plan_for(cards, "2g.20gb")
     assert texts(plan.changes[0].serve) == ["2g.20gb@2"]
     assert plan.destroyed == 2
 
 
 def test_dra_driver_933_the_no_names_the_one_instance_that_must_end():
-    stuck = plan_for([Card(at("1g.10gb@0", "1g.10gb@1", "1g.10gb@5"))], "3g.40gb")
+    stuck = plan_for([GpuSlices(at("1g.10gb@0", "1g.10gb@1", "1g.10gb@5"))], "3g.40gb")
     assert isinstance(stuck, recut.RecutRefusal)
     assert stuck.reason is slots.Shortage.HOLE
     assert [(card, texts([each])) for card, each in stuck.ends] == [(0, ["1g.10gb@5"])]
@@ -60,45 +60,45 @@ def test_dra_driver_933_the_no_names_the_one_instance_that_must_end():
 
 
 def test_a_spare_instance_serves_as_it_is():
-    plan = plan_for([Card(), Card(spare=at("3g.40gb@4", "1g.10gb@0"))], "3g.40gb")
+    plan = plan_for([GpuSlices(), GpuSlices(spare=at("3g.40gb@4", "1g.10gb@0"))], "3g.40gb")
     assert (plan.destroyed, plan.created) == (0, 0)
-    assert plan.changes[0].card == 1
+    assert plan.changes[0].gpu == 1
     assert "as they are" in plan.reason
 
 
 def test_free_units_are_used_before_spare_instances_are_destroyed():
-    plan = plan_for([Card(spare=at("7g.80gb@0")), Card(at("4g.40gb@0"))], "3g.40gb")
-    assert plan.changes[0].card == 1
+    plan = plan_for([GpuSlices(spare=at("7g.80gb@0")), GpuSlices(at("4g.40gb@0"))], "3g.40gb")
+    assert plan.changes[0].gpu == 1
     assert (plan.destroyed, plan.created) == (0, 1)
 
 
 def test_instaslice_614_two_slices_are_two_instances():
-    plan = plan_for([Card(at("4g.40gb@0"), at("3g.40gb@4"))], "1g.10gb", 2)
+    plan = plan_for([GpuSlices(at("4g.40gb@0"), at("3g.40gb@4"))], "1g.10gb", 2)
     served = [each for change in plan.changes for each in change.serve]
     assert len(served) == len(set(served)) == 2
     assert plan.destroyed == 1
 
 
 def test_several_instances_are_shared_out_over_cards():
-    plan = plan_for([Card(at("3g.40gb@0")), Card(at("7g.80gb@0")), Card(at("4g.40gb@0"))], "3g.40gb", 2)
-    assert [change.card for change in plan.changes] == [0, 2]
+    plan = plan_for([GpuSlices(at("3g.40gb@0")), GpuSlices(at("7g.80gb@0")), GpuSlices(at("4g.40gb@0"))], "3g.40gb", 2)
+    assert [change.gpu for change in plan.changes] == [0, 2]
 
 
 def test_more_than_the_cards_hold_is_a_no_without_a_way_out():
-    stuck = plan_for([Card()], "3g.40gb", 3)
+    stuck = plan_for([GpuSlices()], "3g.40gb", 3)
     assert (stuck.asked, stuck.possible, stuck.ends) == (3, 2, ())
     assert stuck.reason is slots.Shortage.FULL
     assert "too few" in stuck.detail
 
 
 def test_an_instance_that_ended_is_spare():
-    card = recut.free_instance(Card(at("3g.40gb@0", "1g.10gb@6")), *at("1g.10gb@6"))
-    assert card == Card(at("3g.40gb@0"), at("1g.10gb@6"))
+    card = recut.free_instance(GpuSlices(at("3g.40gb@0", "1g.10gb@6")), *at("1g.10gb@6"))
+    assert card == GpuSlices(at("3g.40gb@0"), at("1g.10gb@6"))
 
 
 def test_a_card_cut_into_unknown_profiles_is_refused():
     with pytest.raises(errors.Permanent, match=r"1g.20gb@6 is no place"):
-        plan_for([Card(spare=at("1g.20gb@6"))], "1g.10gb")
+        plan_for([GpuSlices(spare=at("1g.20gb@6"))], "1g.10gb")
 
 
 def every_way(card, profile):
@@ -122,7 +122,7 @@ def test_no_way_is_cheaper_on_random_cards(seed):
         layout = ATLAS.layout(int(rng.integers(len(ATLAS))))
         used = rng.random(len(layout)) < 0.5
         cards.append(
-            Card(
+            GpuSlices(
                 tuple(each for each, is_used in zip(layout, used, strict=True) if is_used),
                 tuple(each for each, is_used in zip(layout, used, strict=True) if not is_used),
             )

@@ -44,7 +44,7 @@ def test_a_3g_leaves_the_only_place_of_a_4g_free():
 def test_a_small_instance_spares_whole_cards_and_fills_holes():
     table = slots.SlotTable(PLAIN)
     slot = choose(table, fleet([], ["3g.40gb@0", "2g.20gb@4"], []), "1g.10gb")
-    assert (slot.card, text(slot)) == (1, "1g.10gb@6")
+    assert (slot.gpu, text(slot)) == (1, "1g.10gb@6")
 
 
 def test_dra_driver_933_three_1g_do_not_come_to_lie_on_0_1_and_5():
@@ -55,7 +55,7 @@ def test_dra_driver_933_three_1g_do_not_come_to_lie_on_0_1_and_5():
     for _ in range(7):
         slot = choose(table, states, "1g.10gb")
         placed.append(slot.placement)
-        states[slot.card] = slot.state
+        states[slot.gpu] = slot.state
     assert placed[0].start == 6
     assert {each.start for each in placed[:3]} == {4, 5, 6}
     # With three running, half a card is whole.
@@ -87,7 +87,7 @@ def test_no_cards_is_a_full_fleet():
 
 def test_only_allowed_cards_are_chosen():
     slot = choose(slots.SlotTable(PLAIN), fleet([], [], []), "1g.10gb", np.array([False, True, False]))
-    assert slot.card == 1
+    assert slot.gpu == 1
 
 
 def test_instaslice_614_a_pod_that_asks_two_slices_gets_two():

@@ -12,7 +12,7 @@ import pytest
 from kgwe import errors
 from kgwe.model.gpu import mig
 from kgwe.sharing.mig import layout_graph, strategy
-from kgwe.sharing.mig.recut import Card
+from kgwe.sharing.mig.recut import GpuSlices
 
 A100 = mig.GEOMETRIES["A100-80GB"]
 
@@ -53,26 +53,26 @@ def test_the_seed_document_drawing_is_not_cut():
     cut = strategy.plan_uncut(A100, 1, {"1g.10gb": 0.75, "2g.20gb": 0.25})
     assert cut.wanted == {"1g.10gb": 6, "2g.20gb": 1}
     assert cut.counts == {"1g.10gb": 5, "2g.20gb": 1}
-    assert mig.problems(A100, cut.cards[0].layout) == []
+    assert mig.problems(A100, cut.gpus[0].layout) == []
 
 
 def test_halves_fill_the_card():
     cut = strategy.plan_uncut(A100, 2, {"3g.40gb": 1.0})
-    assert [texts(card.layout) for card in cut.cards] == [["3g.40gb@0", "3g.40gb@4"]] * 2
+    assert [texts(card.layout) for card in cut.gpus] == [["3g.40gb@0", "3g.40gb@4"]] * 2
     assert cut.shares == {"3g.40gb": 1.0}
 
 
 def test_in_use_instances_stay_and_count():
-    cards = [Card(at("1g.10gb@0", "1g.10gb@2")), Card(spare=at("7g.80gb@0"))]
+    cards = [GpuSlices(at("1g.10gb@0", "1g.10gb@2")), GpuSlices(spare=at("7g.80gb@0"))]
     cut = strategy.fit_distribution(A100, cards, {"3g.40gb": 0.75, "1g.10gb": 0.25})
-    assert set(at("1g.10gb@0", "1g.10gb@2")) <= set(cut.cards[0].layout)
-    assert cut.cards[0].destroy == ()
-    assert texts(cut.cards[1].destroy) == ["7g.80gb@0"]
+    assert set(at("1g.10gb@0", "1g.10gb@2")) <= set(cut.gpus[0].layout)
+    assert cut.gpus[0].destroy == ()
+    assert texts(cut.gpus[1].destroy) == ["7g.80gb@0"]
     assert cut.counts == {"3g.40gb": 3, "1g.10gb": 4}
 
 
 def test_in_use_instances_beyond_their_share_are_reported():
-    cut = strategy.fit_distribution(A100, [Card(at("7g.80gb@0"))], {"1g.10gb": 1.0})
+    cut = strategy.fit_distribution(A100, [GpuSlices(at("7g.80gb@0"))], {"1g.10gb": 1.0})
     assert cut.over == {"7g.80gb": 1}
     assert cut.short == {"1g.10gb": 8}
 
@@ -80,16 +80,16 @@ def test_in_use_instances_beyond_their_share_are_reported():
 def test_a_card_that_is_cut_as_wanted_is_left_alone():
     shares = {"3g.40gb": 0.5, "2g.20gb": 0.25, "1g.10gb": 0.25}
     first = strategy.plan_uncut(A100, 5, shares)
-    again = strategy.fit_distribution(A100, [Card(spare=card.layout) for card in first.cards], shares)
-    assert [card.layout for card in again.cards] == [card.layout for card in first.cards]
-    assert not any(card.destroy or card.create for card in again.cards)
+    again = strategy.fit_distribution(A100, [GpuSlices(spare=card.layout) for card in first.gpus], shares)
+    assert [card.layout for card in again.gpus] == [card.layout for card in first.gpus]
+    assert not any(card.destroy or card.create for card in again.gpus)
 
 
 def test_spare_instances_in_the_way_are_destroyed():
-    cards = [Card(spare=at("1g.10gb@0", "1g.10gb@4"))]
+    cards = [GpuSlices(spare=at("1g.10gb@0", "1g.10gb@4"))]
     cut = strategy.fit_distribution(A100, cards, {"3g.40gb": 0.5, "1g.10gb": 0.25})
     assert cut.short == {}
-    assert texts(cut.cards[0].destroy) in (["1g.10gb@4"], ["1g.10gb@0"])
+    assert texts(cut.gpus[0].destroy) in (["1g.10gb@4"], ["1g.10gb@0"])
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_every_pair_of_profiles_gives_legal_layouts_and_exact_sums(geometry):
     for first, second in itertools.combinations(names, 2):
         shares = {first: 0.5, second: 0.3}
         cut = strategy.plan_uncut(geometry, 5, shares)
-        for card in cut.cards:
+        for card in cut.gpus:
             assert mig.problems(geometry, card.layout) == []
         for name, n in cut.wanted.items():
             assert cut.counts.get(name, 0) + cut.short.get(name, 0) == n

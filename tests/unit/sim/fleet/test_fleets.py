@@ -4,7 +4,7 @@ import numpy as np
 
 from kgwe.local.fleet import models
 from kgwe.model.simfleet import inventory
-from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.fleet.snapshot import Snapshot
 from kgwe.sim.fleet import fleets
 
@@ -46,7 +46,7 @@ def test_half_full_is_half_full_and_taken_back_is_empty():
     snapshot = Snapshot.from_nodes(fleets.build_nodes(LISTED))
     whole = int(snapshot.milli.sum())
     undos = fleets.half_full(snapshot, seed=3)
-    assert 0.49 * whole - 8 * CARD_MILLI <= int(snapshot.milli.sum()) <= 0.5 * whole
+    assert 0.49 * whole - 8 * GPU_MILLI <= int(snapshot.milli.sum()) <= 0.5 * whole
     again = Snapshot.from_nodes(fleets.build_nodes(LISTED))
     fleets.half_full(again, seed=3)
     assert np.array_equal(snapshot.milli, again.milli)

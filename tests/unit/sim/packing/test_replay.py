@@ -65,14 +65,14 @@ class TestPublishedCheckValues:
 
     def test_arrivals_ask_for_130_percent_and_begin_with_every_pod_once(self, default, nodes):
         experiment = openb.draw_experiment(default, nodes, seed=42)
-        asked = sum(pod.demand.total_milli for pod in experiment.arrivals) / (1000 * sum(n.cards for n in nodes))
+        asked = sum(pod.demand.total_milli for pod in experiment.arrivals) / (1000 * sum(n.gpus for n in nodes))
         assert asked == pytest.approx(1.3, abs=0.001)
         assert sorted(experiment.arrivals[: len(default.pods)]) == sorted(default.pods)
 
     def test_a_trace_that_asks_for_too_much_is_trimmed(self, folder, nodes):
         trace = openb.read_trace(folder / "openb_pod_list_multigpu40.csv")
         experiment = openb.draw_experiment(trace, nodes, seed=42)
-        asked = sum(pod.demand.total_milli for pod in experiment.arrivals) / (1000 * sum(n.cards for n in nodes))
+        asked = sum(pod.demand.total_milli for pod in experiment.arrivals) / (1000 * sum(n.gpus for n in nodes))
         assert 1.298 < asked <= 1.3
 
     @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ class TestPublishedCheckValues:
         experiment = openb.draw_experiment(default, nodes, seed=42)
         asked = np.cumsum([pod.demand.total_milli for pod in experiment.arrivals])
         # What comes after 100 % takes time and is not looked at here.
-        arrivals = experiment.arrivals[: int(np.searchsorted(asked, 1010 * sum(n.cards for n in nodes)))]
+        arrivals = experiment.arrivals[: int(np.searchsorted(asked, 1010 * sum(n.gpus for n in nodes)))]
         experiment = dataclasses.replace(experiment, arrivals=arrivals)
         recording = replay.replay(experiment, openb.count_mix(default.pods), POLICIES[policy], seed=42)
         assert least < recording.allocation_at(100) < most
@@ -174,7 +174,7 @@ class TestFragmentsByCause:
             Cause.NO_GPU_WANTED: 1400,
             Cause.WRONG_MODEL: 1400,
             Cause.REMAINDER: 400 + 400,  # for the 500 and for the pair
-            Cause.TOO_FEW_CARDS: 1000,
+            Cause.TOO_FEW_GPUS: 1000,
             Cause.SHORT_OF_CPU: 1400,
             Cause.USABLE: 1000,
         }

@@ -101,7 +101,7 @@ class DeviceAllocator:
         self._offers = {resource: {each.id: each for each in listed} for resource, listed in offers.items()}
         self._stocks = {
             resource: Stock(
-                {each.id: each.card for each in listed},
+                {each.id: each.gpu for each in listed},
                 {each.id: each.place for each in listed if each.place is not None},
                 None if any(each.place is not None for each in listed) else wiring,
                 is_shared=any(each.piece is not None for each in listed),
@@ -222,9 +222,7 @@ class DeviceAllocator:
         self._on_outcome(resource, outcome)
 
     def _grant_access(self, resource: str, wanted: frozenset[str]) -> AllocationResponse:
-        offers = sorted(
-            (self._offers[resource][each] for each in wanted), key=lambda each: (each.card, each.place or 0)
-        )
+        offers = sorted((self._offers[resource][each] for each in wanted), key=lambda each: (each.gpu, each.place or 0))
         uuids = dict.fromkeys(each.uuid for each in offers)
         methods = self._access.methods
         nodes: tuple[str, ...] = ()

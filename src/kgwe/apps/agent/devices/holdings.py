@@ -153,7 +153,7 @@ def _make_entry(key: str, mine: Holdings, pod: core.Pod | None) -> gpunode.HeldD
     return gpunode.HeldDevices(
         pod=key,
         uid=pod.metadata.uid if pod is not None else "",
-        cards=assignment.format_mask(mine.places.cards) if mine.places.cards else "",
+        cards=assignment.format_mask(mine.places.gpus) if mine.places.gpus else "",
         slices=assignment.format_slices(mine.places.slices),
         replicas=mine.replicas,
     )

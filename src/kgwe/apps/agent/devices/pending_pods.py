@@ -125,8 +125,8 @@ class _Reader:
         found = [
             each
             for each in self._offers.values()
-            if (plan.cards >> each.card & 1 if each.start is None else (each.card, each.start) in slices)
+            if (plan.gpus >> each.gpu & 1 if each.start is None else (each.gpu, each.start) in slices)
         ]
-        if len({(each.card, each.start) for each in found}) > node_pods.count_peak(pod, self._resource):
+        if len({(each.gpu, each.start) for each in found}) > node_pods.count_peak(pod, self._resource):
             return frozenset()
         return frozenset(each.id for each in found)

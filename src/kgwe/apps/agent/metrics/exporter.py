@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.agent.metrics.families import Family, Number
     from kgwe.model.gpu.driver_data import Instance, Machine
-    from kgwe.model.telemetry.sample import CardSample, Sample, Traffic
+    from kgwe.model.telemetry.sample import GpuSample, Sample, Traffic
     from kgwe.telemetry.http import Request
 
 _USAGE: Final = b"not found: try /metrics or /health\n"
@@ -117,7 +117,7 @@ class Exporter:
             yield families.NVLINK_CAPACITY, render_labels(("gpu_uuid_1", one), ("gpu_uuid_2", other), node), rate
 
     def _lines(self, sample: Sample | None) -> Iterator[Line]:
-        cards = [(self._part(card), card) for card in (sample.cards if sample else ())]
+        cards = [(self._part(card), card) for card in (sample.gpus if sample else ())]
         for part, card in cards:
             if (healthy := self._health.get(card.device.uuid)) is not None:
                 yield families.HEALTH, part + "} ", int(healthy)
@@ -138,7 +138,7 @@ class Exporter:
         if self._sample is not None:
             yield families.SAMPLE_AGE, render_labels(("node", self._node)), round(self._clock() - self._sample.at_s, 3)
 
-    def _part(self, card: CardSample) -> str:
+    def _part(self, card: GpuSample) -> str:
         uuid = card.device.uuid
         if uuid not in self._parts:
             pairs = (("gpu_uuid", uuid), ("node", self._node), ("model", card.device.product))
@@ -162,7 +162,7 @@ def _more(*pairs: tuple[str, str]) -> str:
     return "".join(f',{name}="{_escape(value)}"' for name, value in pairs)
 
 
-def _card_lines(part: str, node: str, card: CardSample) -> Iterator[Line]:
+def _card_lines(part: str, node: str, card: GpuSample) -> Iterator[Line]:
     reading, shares = card.reading, card.shares
     if reading.throttle is not None:
         for reason, name in _THROTTLES:
@@ -179,7 +179,7 @@ def _card_lines(part: str, node: str, card: CardSample) -> Iterator[Line]:
     yield from _traffic_lines(part, node, card)
 
 
-def _memory_lines(part: str, card: CardSample) -> Iterator[Line]:
+def _memory_lines(part: str, card: GpuSample) -> Iterator[Line]:
     memories = [each.memory for each in card.instances] if card.instances else [card.memory]
     pods: dict[str, int] = {}
     for memory in memories:
@@ -192,7 +192,7 @@ def _memory_lines(part: str, card: CardSample) -> Iterator[Line]:
         yield families.UNATTRIBUTED_MEMORY, part + "} ", sum(memory.other for memory in known) * families.MIB
 
 
-def _traffic_lines(part: str, node: str, card: CardSample) -> Iterator[Line]:
+def _traffic_lines(part: str, node: str, card: GpuSample) -> Iterator[Line]:
     reading = card.reading
     yield from _both(families.NVLINK_TRAFFIC, part, card.nvlink)
     for peer, traffic in card.peers.items():
@@ -255,7 +255,7 @@ class _Churn:
         self._releases: Counter[str] = Counter()
 
     def see(self, sample: Sample) -> None:
-        instances = [each for card in sample.cards for each in card.instances if each.instance.uuid]
+        instances = [each for card in sample.gpus for each in card.instances if each.instance.uuid]
         used = {each.instance.uuid: each.instance.profile for each in instances if each.in_use}
         for each in instances:
             # Every profile that was ever seen has its counters, from 0.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kgwe.model.telemetry.sample import CardSample, InstanceSample
+    from kgwe.model.telemetry.sample import GpuSample, InstanceSample
 
 Number = int | float
 MIB: Final = 1024 * 1024
@@ -52,12 +52,12 @@ def _hertz(mhz: int | None) -> int | None:
     return None if mhz is None else mhz * 1_000_000
 
 
-def _total_mib(card: CardSample) -> int | None:
+def _total_mib(card: GpuSample) -> int | None:
     said = card.reading.memory_total_mib
     return said if said is not None else card.device.memory_mib
 
 
-CARD: Final[tuple[tuple[Family, Callable[[CardSample], Number | None]], ...]] = (
+CARD: Final[tuple[tuple[Family, Callable[[GpuSample], Number | None]], ...]] = (
     (
         make_gauge("kgwe_gpu_utilization_percent", "Share of time any kernel ran on the GPU; absent where MIG is on."),
         lambda card: _percent(card.util),

@@ -109,7 +109,7 @@ def map_holders(pods: Iterable[PodDevices], machine: Machine | None) -> dict[str
     """Return UUID of a GPU or slice -> pods that were given it."""
     found: dict[str, list[str]] = collections.defaultdict(list)
     names = holdings.DeviceNames.of(machine) if machine is not None else holdings.DeviceNames()
-    cards = {number: uuid for uuid, number in names.cards.items()}
+    cards = {number: uuid for uuid, number in names.gpus.items()}
     slices = {place: uuid for uuid, place in names.slices.items()}
     for pod in pods:
         taken = holdings.read_holdings(pod, names).places

@@ -12,7 +12,7 @@ from kgwe.model.gpu import catalog, mig
 from kgwe.model.gpu.driver_data import Remote
 from kgwe.model.telemetry import attribution
 from kgwe.model.telemetry.rates import Rates
-from kgwe.model.telemetry.sample import Activity, CardSample, InstanceSample, Sample, Series, Traffic
+from kgwe.model.telemetry.sample import Activity, GpuSample, InstanceSample, Sample, Series, Traffic
 from kgwe.sharing.mig import share
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def link_gb_per_s(version: int | None, said: float | None) -> float | None:
 
 def _card(
     device: Device, reading: Reading, rates: Mapping[_Port, float], buses: Mapping[str, str], around: Surroundings
-) -> CardSample:
+) -> GpuSample:
     if reading.is_lost or device.is_lost:
-        return CardSample(device, reading, attribution.UNKNOWN)
+        return GpuSample(device, reading, attribution.UNKNOWN)
     links = {link for link, _ in (*reading.nvlink_tx_bytes, *reading.nvlink_rx_bytes)}
     activity = around.activities.get((device.uuid, None), Activity())
     nvlink = _traffic(device.uuid, links, rates)
@@ -117,12 +117,12 @@ def _card(
     if device.mig.is_enabled:
         instances = tuple(_instance(device, each, reading, around) for each in device.mig.instances)
         shares = _cut_shares(device, instances)
-        return CardSample(device, reading, shares, activity, None, nvlink, peers, instances)
+        return GpuSample(device, reading, shares, activity, None, nvlink, peers, instances)
     on_it = _loads(reading.processes, around, device.uuid)
     busy = reading.util if reading.util is not None else activity.engine
     shares = attribution.split_time(busy, on_it, _sole(around.holders_of(device.uuid)))
     memory = attribution.split_memory(_total_mib(device, reading), reading.memory_used_mib, on_it)
-    return CardSample(device, reading, shares, activity, memory, nvlink, peers)
+    return GpuSample(device, reading, shares, activity, memory, nvlink, peers)
 
 
 def _instance(device: Device, instance: Instance, reading: Reading, around: Surroundings) -> InstanceSample:
@@ -251,7 +251,7 @@ def _sum(rates: Sequence[float | None]) -> float | None:
 def list_series(sample: Sample) -> dict[Series, float | None]:
     """What of a sample is worth keeping over time, per device and per pod; None where it was not measured."""
     found: dict[Series, float | None] = {}
-    for card in sample.cards:
+    for card in sample.gpus:
         uuid, reading = card.device.uuid, card.reading
         found |= {
             Series(uuid, "util"): _known(card.shares),
@@ -277,7 +277,7 @@ def _known(shares: TimeShares) -> float | None:
     return None if shares.unknown else shares.busy / attribution.WHOLE
 
 
-def _pod_memory(card: CardSample) -> dict[str, int]:
+def _pod_memory(card: GpuSample) -> dict[str, int]:
     found: dict[str, int] = {}
     for memory in (card.memory, *(each.memory for each in card.instances)):
         for pod, mib in memory.pods if memory else ():

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kgwe.model.gpu import mig
     from kgwe.model.gpu.driver_data import Device, Instance
     from kgwe.sharing.mig.attempt import Attempt, Decision, Limits
-    from kgwe.sharing.mig.lifecycle import Card, Step
+    from kgwe.sharing.mig.lifecycle import ObservedGpu, Step
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +75,7 @@ class _Job:
 class _ObservedGpu:
     device: Device
     geometry: mig.Geometry
-    card: Card
+    card: ObservedGpu
 
 
 async def _no_hook() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from kgwe.placement.fleet.snapshot import list_cards
+from kgwe.placement.fleet.snapshot import list_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,7 @@ class Failures:
 
     def affects(self, place: Holding) -> bool:
         """Whether a pod cannot stay there. Cards count where they are known, not where they are guessed."""
-        return place.node in self.nodes or bool(place.cards & self.cards.get(place.node, 0))
+        return place.node in self.nodes or bool(place.gpus & self.cards.get(place.node, 0))
 
     def describe(self, places: Iterable[Holding], fault: Callable[[str], NodeFault | None]) -> str:
         """What of it hit these places, for people."""
@@ -39,7 +39,7 @@ class Failures:
                 parts.append(f"node {node} is {found.value if found else 'lost'}")
             else:
                 many = "s" * (cards.bit_count() > 1)
-                parts.append(f"GPU{many} {', '.join(map(str, list_cards(cards)))} of node {node} failed")
+                parts.append(f"GPU{many} {', '.join(map(str, list_gpus(cards)))} of node {node} failed")
         more = [f"{len(parts) - _MOST_NAMED} more failed"] if len(parts) > _MOST_NAMED else []
         return " and ".join(parts[:_MOST_NAMED] + more)
 
@@ -47,7 +47,7 @@ class Failures:
         found: dict[str, int] = {}
         for place in places:
             if self.affects(place):
-                found[place.node] = found.get(place.node, 0) | place.cards & self.cards.get(place.node, 0)
+                found[place.node] = found.get(place.node, 0) | place.gpus & self.cards.get(place.node, 0)
         return found
 
 

@@ -277,7 +277,7 @@ class RecoveryExecutor:
         run = self._state.runs[owner]
         (move,) = repaired.moves
         place = Seat.from_grant(move.node, move.grant)
-        self._planner.reserve(owner, {0: Holding(place.node, run.wanted, place.cards, place.slices)}, ready=True)
+        self._planner.reserve(owner, {0: Holding(place.node, run.wanted, place.gpus, place.slices)}, ready=True)
         self._planner.interruptions.record(owner, Reason.RECOVERING, self._under_way[owner].words)
         self._under_way[owner].replaced = run.meta.uid
         self._tasks.spawn(self._delete(owner, run))
@@ -304,7 +304,7 @@ class RecoveryExecutor:
             if not move.member.isdigit():
                 continue  # it never had a seat: it is planned with those that wait
             seat = Seat.from_grant(move.node, move.grant)
-            moved[int(move.member)] = Holding(seat.node, places[int(move.member)].amounts, seat.cards, seat.slices)
+            moved[int(move.member)] = Holding(seat.node, places[int(move.member)].amounts, seat.gpus, seat.slices)
         restarted = [int(member) for member in repaired.restarts if member.isdigit()]
         for uid in self._gangs.move_seats(owner, moved, restarted):
             self._evictor.remove_pod(uid, self._under_way[owner].words)
@@ -373,8 +373,8 @@ class RecoveryExecutor:
 
 def _cards_of(seat: Seat) -> tuple[str, int]:
     """Its node, and the mask of the cards that it has anything of."""
-    return seat.node, functools.reduce(lambda mask, each: mask | 1 << each[0], seat.slices, seat.cards)
+    return seat.node, functools.reduce(lambda mask, each: mask | 1 << each[0], seat.slices, seat.gpus)
 
 
 def _places_of(run: Run) -> list[Holding]:
-    return [Holding(seat.node, cards=seat.cards) for seat in run.seats]
+    return [Holding(seat.node, gpus=seat.gpus) for seat in run.seats]

@@ -314,7 +314,7 @@ class PreemptionController:
             wanted = [dict(whole.amounts)] * whole.pods
         for amounts, grant in zip(wanted, plan.placement, strict=False):
             seat = Seat.from_grant(nodes[grant.node].name, grant)
-            yield Holding(seat.node, amounts, seat.cards, seat.slices)
+            yield Holding(seat.node, amounts, seat.gpus, seat.slices)
 
     async def _stop(
         self, ask: Ask, preempting: PreemptionInProgress, pods: Sequence[core.Pod], budgets: DisruptionBudgets

@@ -226,7 +226,7 @@ class ExtenderHandlers:
         for ask in asks[1:]:
             # Shares of another size are what other nodes offer.
             other = fleet.fitter.check_empty_nodes(ask.request)
-            here = other != FitStatus.TOO_FEW_CARDS
+            here = other != FitStatus.TOO_FEW_GPUS
             codes = np.where(here, fleet.engine.check_nodes(ask.request), codes)
             never = np.where(here, other, never)
         codes, never = codes.tolist(), never.tolist()
@@ -239,7 +239,7 @@ class ExtenderHandlers:
             elif never[number]:
                 unresolvable[name] = _WORDS[never[number]]
             else:
-                failed[name] = _WORDS[codes[number] or FitStatus.CARDS_TAKEN]
+                failed[name] = _WORDS[codes[number] or FitStatus.GPUS_TAKEN]
         return extender_wire.reply_without_nodes(failed, unresolvable)
 
     # --- prioritize -------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ class ExtenderHandlers:
                     "ready": node.ready,
                     "free": int(snapshot.free[number]).bit_count(),
                     "freeCards": f"{int(snapshot.free[number]):x}",
-                    "cards": node.shape.cards,
+                    "cards": node.shape.gpu_count,
                     "cpuMilli": int(snapshot.cpu_milli[number]),
                     "holders": list(fleet.holders(node.name)),
                 }

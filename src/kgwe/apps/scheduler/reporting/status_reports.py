@@ -173,7 +173,7 @@ def counts(state: ClusterState) -> dict[str, tuple[int, int, int]]:
     snapshot, tree = fleet.snapshot, fleet.tree
     order = np.array([snapshot.index[name] for name in tree.nodes], np.intp)
     ones = np.ones(len(order), np.int64)
-    cards = np.array([node.shape.cards for node in snapshot.nodes], np.int64)[order]
+    cards = np.array([node.shape.gpu_count for node in snapshot.nodes], np.int64)[order]
     free = np.bitwise_count(snapshot.free).astype(np.int64)[order]
     found: dict[str, tuple[int, int, int]] = {}
     for names, sums in _levels(tree.nvlink_names, tree.nvlink_sums, tree.levels):

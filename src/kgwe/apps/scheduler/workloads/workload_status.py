@@ -16,7 +16,7 @@ from kgwe.cluster.workload.workload import NO_DETAILS, Placed, Status
 from kgwe.kube.api.kgwe.gpuworkload import Phase
 from kgwe.kube.api.meta import Condition
 from kgwe.model.units import amounts
-from kgwe.placement.fleet.snapshot import list_cards
+from kgwe.placement.fleet.snapshot import list_gpus
 from kgwe.placement.planning.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _placed(run: Run, told: Placed | None, cards: Callable[[str], Cards]) -> Pla
     by_node = itertools.groupby(run.seats, key=lambda seat: seat.node)
     for node, here in itertools.islice(by_node, _MOST_LISTED):
         known, seats = cards(node), list(here)
-        mine = [known.uuids[card] for seat in seats for card in list_cards(seat.cards) if card in known.uuids][:left]
+        mine = [known.uuids[card] for seat in seats for card in list_gpus(seat.gpus) if card in known.uuids][:left]
         left -= len(mine)
         slices += [known.slices[each] for seat in seats for each in seat.slices if each in known.slices]
         placements.append((node, len(seats), tuple(mine)))

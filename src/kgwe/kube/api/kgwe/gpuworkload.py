@@ -20,7 +20,7 @@ from kgwe.kube.api.schema import (
 )
 from kgwe.model.devices import shares as pieces
 from kgwe.model.gpu.catalog import Architecture
-from kgwe.model.units.limits import MOST_CARDS, MOST_GPUS, MOST_PODS
+from kgwe.model.units.limits import MAX_GPUS_PER_NODE, MOST_GPUS, MOST_PODS
 
 #: of both kinds: why a running workload is not whole; empty while it is
 DEGRADED_REASON = ".status.conditions[?(@.type=='Degraded')].reason"
@@ -343,7 +343,7 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
             "GPUs of each pod; count / gpusPerPod pods are created. Left out, one pod gets them all, or the fewest"
             " equal pods when no node has that many.",
             ge=1,
-            le=MOST_CARDS,
+            le=MAX_GPUS_PER_NODE,
         ),
     ] = None
     deviceMode: Annotated[
