@@ -1,4 +1,4 @@
-"""Benchmarks: reproducible, with baselines, one JSON shape.
+"""Reproducible benchmarks with baselines and one JSON format.
 
 Only the command line imports it.
 """

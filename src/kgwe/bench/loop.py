@@ -1,4 +1,4 @@
-"""The event loop of whoever measures."""
+"""The event loop of benchmarks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The faster loop where it is installed: the submitter shares the machine with what it measures."""
+    """Return uvloop if it is installed: the submitter shares the machine with the measured process."""
     try:
         import uvloop  # noqa: PLC0415 - optional: absent on other systems
     except ImportError:

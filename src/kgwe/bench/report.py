@@ -1,8 +1,8 @@
-"""What a benchmark says in the end, and on what machine it was said.
+"""The result of a benchmark, with the machine it ran on.
 
-Every benchmark returns one Report. For programs it is one JSON object on the last line of stdout,
-`{"name", "params", "metrics", "machine"}`; for people it is a table. Numbers of different machines cannot be
-compared, hence the machine; ratios to a baseline measured in the same run can.
+Each benchmark returns one Report: one JSON object on the last line of stdout, `{"name", "params", "metrics",
+"machine"}`, or a table. Absolute numbers of different machines are not comparable, so the machine is part of the
+report. Ratios to a baseline of the same run are comparable.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int
     kernel: str
     python: str
-    # None for benchmarks that need no cluster.
+    # None for benchmarks without a cluster.
     kubernetes: str | None = None
-    # Processes that wanted a CPU when the benchmark began, averaged over a minute: above ~0.5 it shared the machine.
+    # One-minute load average at the start. Above about 0.5 the benchmark shared the machine with other load.
     load_1m: float
 
 
 class Report(msgspec.Struct, frozen=True):
     name: str
     params: dict[str, Any]
-    # Numbers, or for several of a kind a mapping of name to numbers.
+    # Numbers, or a mapping of name to numbers.
     metrics: dict[str, Any]
     machine: Machine
 
 
 def examine_machine(*, kubernetes: str | None = None, proc: Path = Path("/proc")) -> Machine:
-    """The facts of this machine that move benchmark numbers."""
+    """Return the properties of this machine that affect benchmark results."""
     return Machine(
         cpus=len(os.sched_getaffinity(0)),
         cpu_model=_field(proc / "cpuinfo", "model name") or platform.machine(),
@@ -52,12 +52,12 @@ def examine_machine(*, kubernetes: str | None = None, proc: Path = Path("/proc")
 
 
 def to_json(report: Report) -> str:
-    """One line."""
+    """Return the report as one line of JSON."""
     return msgspec.json.encode(report).decode()
 
 
 def to_table(report: Report) -> str:
-    """For people: parameters and machine in a line each, numbers one below the other, groups as tables."""
+    """Return the report as text: parameters, machine, numbers, and groups as tables."""
     groups = {name: value for name, value in report.metrics.items() if isinstance(value, dict)}
     single = {name: value for name, value in report.metrics.items() if not isinstance(value, dict)}
     machine = msgspec.to_builtins(report.machine)
@@ -79,7 +79,7 @@ def _has_members(group: Mapping[str, Any]) -> bool:
 
 
 def _rows(group: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
-    """One column per member, one row per number that any of them has; mappings become a row per entry."""
+    """Return the rows of a table: one column per member, one row per number; mappings get a row per entry."""
     flat = {name: dict(_flatten(numbers)) for name, numbers in group.items()}
     yield ["", *flat]
     for key in dict.fromkeys(key for numbers in flat.values() for key in numbers):

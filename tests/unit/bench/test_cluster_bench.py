@@ -76,7 +76,7 @@ def test_what_a_gate_leaves_possible_is_a_baseline_of_gangs_only():
     metrics = summary.of([{Phase.GATE: result(20.0), Phase.KGWE: kgwe_result(15.0)}], wall_s=1.0)
     assert (metrics["gate_pods_per_s"], metrics["gate_ratio"]) == (20.0, 0.75)
     options(Scenario.GANGS, phases=(Phase.GATE,)).check()
-    with pytest.raises(Permanent, match="no gangs that all fit"):
+    with pytest.raises(Permanent, match="use gangs or biggang"):
         options(Scenario.FILL, phases=(Phase.GATE,)).check()
 
 
@@ -156,7 +156,7 @@ def test_a_run_that_did_not_settle_in_one_round_did_not_settle():
         ({"leaf": 0}, "--leaf 0"),
         ({"taken": 1.0}, "--taken 1.0"),
         ({"fleet": "no-such"}, "no fleet model 'no-such'"),
-        ({"scenario": Scenario.GANGS, "gang_size": 0}, "a gang has pods"),
+        ({"scenario": Scenario.GANGS, "gang_size": 0}, "gangs need --gang-size"),
         ({"scenario": Scenario.GANGS, "nodes": 16, "gangs": 3}, "24 pods do not fit: 16 nodes can hold 16"),
     ],
 )

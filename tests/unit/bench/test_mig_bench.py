@@ -62,7 +62,7 @@ def test_margins_are_ours_less_the_best_of_the_others():
         (bench.Options(cards=0), "--cards 0"),
         (bench.Options(models=("K80",)), "--models K80: known are A100-40GB"),
         (bench.Options(mixes=("odd",)), "--mixes odd"),
-        (bench.Options(loads=(0.0,)), "loads are above 0"),
+        (bench.Options(loads=(0.0,)), "loads must be above 0"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options, why):

@@ -50,7 +50,7 @@ def test_an_unknown_policy_is_answered_with_the_known_ones(files, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["bench", "packing", *files, "--policies", "Worst"])
     assert ended.value.code == 1
-    assert "there are Random" in capsys.readouterr().err
+    assert "known policies: Random" in capsys.readouterr().err
 
 
 def test_two_traces_of_one_name_are_not_taken_for_one(files, tmp_path, capsys):
@@ -60,7 +60,7 @@ def test_two_traces_of_one_name_are_not_taken_for_one(files, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["bench", "packing", *files, "--trace", str(twin)])
     assert ended.value.code == 1
-    assert "two traces are called tiny" in capsys.readouterr().err
+    assert "two traces have the name tiny" in capsys.readouterr().err
 
 
 def outcome(alloc: float) -> packing.Outcome:

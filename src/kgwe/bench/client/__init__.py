@@ -1,1 +1,4 @@
-"""`kgwe bench client`: our HTTP client beside httpx2. Imported by `kgwe.cli.bench` only."""
+"""`kgwe bench client`: KGWE's HTTP client compared with httpx2.
+
+Only `kgwe.cli.bench` imports it.
+"""

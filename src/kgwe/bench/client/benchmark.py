@@ -1,10 +1,10 @@
 """`kgwe bench client`: the cost of requests to the API server with our HTTP client and with httpx2.
 
-    requests   each worker reads and patches a pod of its own, on a private local API server (TLS, client
+    requests   each worker reads and patches its own pod, on a private local API server (TLS, client
                certificate) or on a loopback server (plain HTTP)
     watch      events that arrive one by one from a loopback server
 
-Each transport runs in processes of its own, in turns. CPU time is the client process alone.
+The transports run alternately, in separate processes. CPU time is that of the client process only.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _PROBE_TIMEOUT_S = 300.0
 class Options:
     #: requests per process
     requests: int = 4000
-    #: requests at a time
+    # : concurrent requests
     workers: int = 16
-    #: events of a watch per process
+    # : watch events per process
     events: int = 1000
-    #: processes per transport, in turns
+    # : processes per transport, run alternately
     repeat: int = 3
-    #: send the requests to a loopback server instead of an API server
+    # : use a loopback server instead of an API server
     loopback: bool = False
 
     def check(self) -> None:
-        """Permanent for a size that cannot be measured."""
+        """Raise Permanent if a size is not valid."""
         for name in ("requests", "workers", "events", "repeat"):
             if getattr(self, name) < 1:
                 raise errors.Permanent(f"--{name} must be at least 1")
@@ -85,7 +85,8 @@ def run(options: Options, progress: Progress) -> report.Report:
 def summarize(
     requests: Mapping[str, Sequence[probe.Result]], watches: Mapping[str, Sequence[probe.Result]]
 ) -> dict[str, Any]:
-    """Return our own numbers by their names, the baseline with a prefix, and the difference; medians over processes."""
+    """Return our own numbers by their names, the baseline with a prefix, and the difference; medians over
+    processes."""
     own, other = ({**_request_numbers(requests[way]), **_watch_numbers(watches[way])} for way in probe.WAYS)
     return {
         **own,
@@ -118,7 +119,7 @@ def _ratio(baseline: float, own: float) -> float | None:
 
 @contextlib.contextmanager
 def _loopback() -> Iterator[int]:
-    """Run the loopback server; yields its port."""
+    """Run the loopback server and yield its port."""
     with subprocess.Popen([sys.executable, "-m", loopback.__name__], stdout=subprocess.PIPE) as process:
         try:
             if process.stdout is None or not (line := process.stdout.readline()):

@@ -1,6 +1,6 @@
-"""A loopback server: one pod in reply to every request, and events of it on a watch.
+"""A loopback server that replies to each request with one pod, and to a watch with events.
 
-It runs in a process of its own and prints its port, so that its CPU is not counted as the client's.
+It runs in a separate process and prints its port, so its CPU time is not counted as the client's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kgwe.bench.loop import loop_factory
 from kgwe.bench.nodes.informer import pod
 from kgwe.local.host.ports import LOOPBACK
 
-#: Seconds between two events of a watch: each event arrives alone, as on a live cluster.
+# : Seconds between two watch events. Each event arrives alone, as on a live cluster.
 _EVENT_EVERY_S = 0.002
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -68,7 +68,7 @@ class _Connection(asyncio.Protocol):
 
 
 async def serve() -> None:
-    """Serve until SIGTERM; the port is the only line on stdout."""
+    """Serve until SIGTERM. The port is the only line on stdout."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)

@@ -1,6 +1,6 @@
 """One process that sends requests through one transport and reports their cost: `python -m kgwe.bench.client.probe`.
 
-A process for each, so that the CPU time of one transport is not counted for another.
+Separate processes keep the CPU times of the transports apart.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SILENCE_S = 30.0
 
 
 class Result(msgspec.Struct, frozen=True):
-    #: requests, or events of a watch
+    # : number of requests, or of watch events
     count: int
     wall_s: float
     cpu_s: float
@@ -46,12 +46,12 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def pod_name(worker: int) -> str:
-    """The pod that this worker reads and patches."""
+    """Return the name of the pod that this worker reads and patches."""
     return f"bench-{worker}"
 
 
 async def measure(way: str, path: str, part: str, count: int, workers: int) -> Result:
-    """Send `count` requests with `workers` at a time, or read as many events of a watch."""
+    """Send `count` requests from `workers` concurrent workers, or read `count` watch events."""
     transport, _ = kubeconfig.connect(path, context=None, user_agent="kgwe-bench", use_httpx=way == HTTPX2)
     try:
         if part == WATCH:
@@ -70,14 +70,14 @@ async def _measure_requests(transport: Transport, count: int, workers: int) -> R
 
 
 async def _send_all(transport: Transport, count: int, workers: int) -> list[float]:
-    """Return the milliseconds of each request."""
+    """Send the requests and return the milliseconds of each."""
     shares = [count // workers + (worker < count % workers) for worker in range(workers)]
     found = await asyncio.gather(*(_send(transport, worker, share) for worker, share in enumerate(shares)))
     return [each for some in found for each in some]
 
 
 async def _send(transport: Transport, worker: int, count: int) -> list[float]:
-    """Read and patch one pod in turns, as a controller does."""
+    """Read and patch one pod alternately, as a controller does."""
     path = resources.POD.path(namespace=NAMESPACE, name=pod_name(worker))
     took_ms = []
     for number in range(count):

@@ -1,8 +1,8 @@
-"""One cluster that nobody else uses, with everything a phase has in common with the others.
+"""The private cluster of one benchmark phase, with the steps that all phases share.
 
-    namespaces → nodes → pods that stand there already → (KGWE) → ... → writes die down → count
+    namespaces → nodes → running pods → (KGWE) → ... → writes settle → count
 
-What is asked of the cluster while a clock runs is the phase's own; here is only what comes before and after.
+This module prepares the cluster and counts afterwards; the phase itself does the timed part.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 NAMESPACE = "bench"
 WARM_UP_NAMESPACE = "bench-warm-up"
 STANDING_NAMESPACE = "bench-standing"
-# The submitter, among the processes that use CPU and memory.
+# Name of the submitter in the table of processes.
 _SELF = "kgwe-bench"
 _POLL_S = 0.1
-# Writes have died down when none came for this long; what is counted by then is what the work cost.
+# Seconds without a write after which the writes of the run count as complete.
 _QUIET_S = 3.0
-# Leftovers such as rate-limited Events may take long at large sizes.
+# Late writes, such as rate-limited Events, may take long at large sizes.
 _SETTLE_TIMEOUT_S = 180.0
 
 
 class Bed:
-    """A cluster, who places work on it, and how to wait for things."""
+    """One cluster, the scheduler under test, and the waits of a phase."""
 
     def __init__(
         self,
@@ -64,8 +64,9 @@ class Bed:
         profile: Path | None = None,
         tls: bool = True,
     ) -> None:
-        """`port`: of the extender kube-scheduler was told of; `timeout_s`: for each wait; `tls`: whether the extender
-        asks for certificates."""
+        """Set the extender's `port`, the timeout of each wait, and whether the extender requires TLS client
+        certificates.
+        """
         self.cluster = cluster
         self.client = client
         self.load = work
@@ -75,7 +76,7 @@ class Bed:
         self._profile = profile
         self._tls = tls
         self.kgwe: ProcessRecord | None = None
-        #: node -> GPUs it offers, and those of them that no standing pod has
+        # : node -> GPUs it offers, and GPUs that no running pod holds
         self.gpus: dict[str, int] = {}
         self.free: dict[str, int] = {}
         self.leaf_of: dict[str, str] = {}
@@ -86,29 +87,29 @@ class Bed:
         for name in (NAMESPACE, WARM_UP_NAMESPACE, STANDING_NAMESPACE):
             await self.client.apply(resources.NAMESPACE, {"metadata": {"name": name}})
             # Pods are refused until their namespace has a service account.
-            account = functools.partial(self._exists, f"/api/v1/namespaces/{name}/serviceaccounts/default")
+            account = functools.partial(self._account_exists, f"/api/v1/namespaces/{name}/serviceaccounts/default")
             await self.until(f"the service account of namespace {name}", account)
         if self.load.phase is Phase.KGWE:
             await scheduler.install(self.client)
         await nodes.create(self.client, lambda done, total: self.step.update(f"{done} of {total} nodes are created"))
-        await self.until("all nodes to be ready", functools.partial(self._nodes_ready, nodes.count))
-        await self._stand(size, seed)
+        await self.until("all nodes ready", functools.partial(self._nodes_ready, nodes.count))
+        await self._create_running_pods(size, seed)
 
-    async def _stand(self, size: Size, seed: int) -> None:
+    async def _create_running_pods(self, size: Size, seed: int) -> None:
         pods = scenarios.standing(self.load.scenario, size, self.gpus, seed)
         self.free = dict(self.gpus)
         for pod in pods:
             self.free[pod.node] -= pod.gpus
         say = self.step.update
         await load.stand(
-            self.client, pods, STANDING_NAMESPACE, lambda done: say(f"{done} of {len(pods)} pods stand there")
+            self.client, pods, STANDING_NAMESPACE, lambda done: say(f"{done} of {len(pods)} running pods created")
         )
         if pods:
-            await self.until("the pods that stand there to run", functools.partial(self._running, len(pods)))
+            await self.until("the pods created beforehand to run", functools.partial(self._count_running, len(pods)))
 
-    async def _running(self, count: int) -> bool:
+    async def _count_running(self, count: int) -> bool:
         running = await self.client.list(resources.POD, STANDING_NAMESPACE, fieldSelector="status.phase=Running")
-        self.step.update(f"{len(running)} of {count} standing pods run")
+        self.step.update(f"{len(running)} of {count} pods run")
         return len(running) >= count
 
     async def _nodes_ready(self, count: int) -> bool:
@@ -119,7 +120,7 @@ class Bed:
         self.step.update(f"{len(ready)} of {count} nodes are ready")
         return len(ready) == count
 
-    async def _exists(self, path: str) -> bool:
+    async def _account_exists(self, path: str) -> bool:
         try:
             await self.client.request("GET", path)
         except errors.NotFound:
@@ -127,10 +128,10 @@ class Bed:
         return True
 
     async def start_kgwe(self) -> None:
-        """Start KGWE and wait until it acts."""
+        """Start KGWE and wait until it is the leader."""
         self.step.update("KGWE is starting")
         self.launch_kgwe()
-        await self.until("KGWE to act", functools.partial(scheduler.listens, self._port))
+        await self.until("KGWE to become the leader", functools.partial(scheduler.listens, self._port))
 
     def launch_kgwe(self) -> None:
         self.kgwe = scheduler.start(self.cluster, self._port, profile=self._profile, tls=self._tls)
@@ -150,31 +151,29 @@ class Bed:
         *,
         poll_s: float = _POLL_S,
     ) -> None:
-        """Ask again and again; a clear error when it takes too long or KGWE dies meanwhile."""
+        """Poll until the check succeeds; raise Permanent on a timeout or if KGWE exits."""
         deadline = time.monotonic() + self._timeout_s
         while not await done():
             if self.kgwe is not None and not processes.is_alive(self.kgwe):
-                raise errors.Permanent(f"KGWE died while waiting for {what}.{self._last_words()}")
+                raise errors.Permanent(f"KGWE exited while waiting for {what}.{self._tail_log()}")
             if time.monotonic() > deadline:
-                waited = f"phase {self.load.phase}: waited {self._timeout_s:g} s for {what}{so_far()}."
-                raise errors.Transient(
-                    f"{waited}{self._last_words()}\nNext: try a smaller size, or more time with --timeout-s."
-                )
+                waited = f"phase {self.load.phase}: timed out after {self._timeout_s:g} s waiting for {what}{so_far()}."
+                raise errors.Transient(f"{waited}{self._tail_log()}\nUse a smaller size or a larger --timeout-s.")
             await asyncio.sleep(poll_s)
 
-    def _last_words(self) -> str:
+    def _tail_log(self) -> str:
         if self.kgwe is None:
             return ""
-        return f"\nThe end of KGWE's log:\n{startup.tail(Path(self.kgwe.log))}"
+        return f"\nLast lines of KGWE's log:\n{startup.tail(Path(self.kgwe.log))}"
 
     async def clear(self, namespace: str) -> None:
-        """Delete all work of a namespace and wait until it is gone."""
+        """Delete all submitted objects of a namespace and wait until they are gone."""
         path = self.load.resource.path(namespace=namespace)
         asked = False
 
         async def gone() -> bool:
             nonlocal asked
-            # Of thousands on a machine that has other work the API server may not be done in time: then once more.
+            # Deleting thousands of objects may exceed the request timeout on a loaded machine; retry then.
             with contextlib.suppress(errors.Transient):
                 if not asked:
                     await self.client.request("DELETE", path, body={"propagationPolicy": "Background"})
@@ -182,17 +181,17 @@ class Bed:
             pods = await self.client.list(resources.POD, namespace)
             return not pods and not await self.client.list(self.load.resource, namespace)
 
-        await self.until(f"the work in {namespace} to be gone", gone)
+        await self.until(f"the objects in {namespace} to be deleted", gone)
 
     # --- counting ---------------------------------------------------------------------------------------
 
     async def settle(self) -> tuple[Counter[str], bool]:
-        """The API server's count of writes once none has come for a while, and whether it came to that."""
-        self.step.update("waiting until writes die down")
+        """Wait until writes settle. Return the API server's count of writes, and whether they settled in time."""
+        self.step.update("waiting until writes settle")
         deadline = time.monotonic() + _SETTLE_TIMEOUT_S
         writes = self._writes()
         while time.monotonic() < deadline:
-            # Seldom: one scrape of some MB costs the API server as much as twenty writes.
+            # Scrape rarely: one scrape of several MB costs the API server as much as twenty writes.
             await asyncio.sleep(_QUIET_S)
             latest = self._writes()
             if latest == writes:
@@ -205,7 +204,7 @@ class Bed:
             return apiwrites.count_writes(api.text("/metrics"))
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU seconds of each process of the cluster so far, and of this one."""
+        """Return the CPU seconds so far of each process of the cluster, and of this process."""
         everyone = self.cluster.state().everyone
         used = {name: usage.cpu_s for name, record in everyone.items() if (usage := processes.usage(record))}
         return {**used, _SELF: time.process_time()}
@@ -219,6 +218,6 @@ class Bed:
 
 
 def grown(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """What came to each since; one that has started anew has all of it from since."""
+    """Return the growth of each counter. A process that restarted counts from zero."""
     since = {name: used - before.get(name, 0.0) for name, used in after.items()}
     return {name: round(more if more >= 0 else after[name], 2) for name, more in since.items()}

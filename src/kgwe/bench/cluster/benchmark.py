@@ -1,9 +1,9 @@
-"""`kgwe bench cluster`: end to end, on a real control plane with simulated nodes.
+"""`kgwe bench cluster`: pods end to end on a real control plane with simulated nodes.
 
-Each phase gets a cluster of its own: same nodes, empty etcd, empty caches, no garbage of the phase before to collect
-and no history that makes the API server's lists longer. A start takes some seconds; cleaning thousands of objects up
-takes longer and is never quite complete. Phases of one round run one after the other, so that they share nothing but
-the machine; every other round runs them backwards, so that a machine that grows slower or faster favours nobody.
+Each phase gets a new cluster: the same nodes, an empty etcd and empty caches, and no garbage or history of the phase
+before. A start takes some seconds; deleting thousands of objects takes longer and is never quite complete. The phases
+of a round run one after the other. Every second round runs them in reverse order, so a machine that gets slower or
+faster does not favor one phase.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kgwe.local.host.progress import Progress, Step
 
 USUAL_PHASES = (Phase.NULL, Phase.KUBE_SCHEDULER, Phase.KGWE)
-# Of one phase, in `restart`: the running pods take far longer to come than the scheduler to start.
+# Starts per phase in `restart`: creating the running pods takes much longer than a start of the scheduler.
 _STARTS = 3
 
 
@@ -46,7 +46,7 @@ class Options:
     scenario: Scenario = Scenario.FILL
     size: Size = field(default_factory=lambda: scenarios.SIZES[Scenario.FILL])
     gpus_per_node: int = 8
-    # The fleet model the nodes are made from instead of plain ones.
+    # The fleet model of the nodes, instead of plain nodes.
     fleet: str | None = None
     kind: Kind = "kgwe"
     strategy: str = "leastLoaded"
@@ -55,9 +55,9 @@ class Options:
     repeat: int = 2
     seed: int = 1
     timeout_s: float = 600.0
-    # Leave the last cluster running.
+    # Keep the last cluster running.
     keep: bool = False
-    # Where to write a cProfile of KGWE; it costs it about half its speed.
+    # File for a cProfile of KGWE, which makes KGWE about half as fast.
     profile: Path | None = None
 
     @property
@@ -65,29 +65,29 @@ class Options:
         return NodeSet(self.size.nodes, self.gpus_per_node, self.size.leaf, self.fleet)
 
     def check(self) -> None:
-        """Permanent when the work cannot fit, before minutes are spent on finding out."""
+        """Raise Permanent if the pods cannot fit, before the slow part starts."""
         self.size.check()
         for name in ("gpus_per_node", "repeat"):
             if getattr(self, name) < 1:
                 raise errors.Permanent(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
         if not self.phases:
-            raise errors.Permanent(f"--phases: name at least one of {', '.join(Phase)}")
+            raise errors.Permanent(f"--phases: expected at least one of {', '.join(Phase)}")
         pieces = scenarios.pieces(self.scenario, self.size)
         if Phase.GATE in self.phases and not (scenarios.fits_all(self.scenario) and pieces[0].gang):
-            raise errors.Permanent(f"--phases gate: {self.scenario} has no gangs that all fit; gangs and biggang have")
+            raise errors.Permanent(f"--phases gate: not available in scenario {self.scenario}; use gangs or biggang")
         gpus = self.node_set.gpus()
-        # The largest pod is what has to fit.
+        # Capacity is counted in pods of the largest size.
         room = slots(gpus, max(piece.gpus for piece in pieces))
         asked = len(pieces) if scenarios.fits_all(self.scenario) else 0
         if asked > room:
             raise errors.Permanent(
                 f"{counted(asked, 'pod')} do not fit: {counted(self.size.nodes, 'node')} can hold {room}.\n"
-                f"Next: more --nodes, or fewer --pods or --gangs."
+                f"Use more --nodes, or fewer --pods or --gangs."
             )
 
 
 def run(options: Options, progress: Progress) -> report.Report:
-    """Measure every phase `repeat` times."""
+    """Measure each phase `repeat` times."""
     options.check()
     clusters.sweep()
     found = build.ensure_binaries(progress)
@@ -102,7 +102,7 @@ def run(options: Options, progress: Progress) -> report.Report:
             keep = options.keep and number == options.repeat and phase is order[-1]
             title = f"Scenario {options.scenario} on {options.size.nodes} nodes: {phase}{suffix}"
             name = clusters.name_of(phase, keep=keep)
-            # kube-scheduler is told where KGWE will be before either runs.
+            # kube-scheduler's configuration needs the port before KGWE runs.
             port = scheduler.free_port(name)
             config = scheduler.configuration(name, port) if phase is Phase.KGWE else None
             with (

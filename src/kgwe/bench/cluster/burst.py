@@ -1,10 +1,10 @@
-"""One phase in which everything is submitted at once: fill, gangs, biggang, fragmented, workloads, impossible.
+"""A phase that submits everything at once: fill, gangs, biggang, fragmented, workloads, impossible.
 
-    prepare → (KGWE) → warm up, clean up → [ submit ... last bind ] → writes die down → check, count
+    prepare → (KGWE) → warm up, clean up → [ submit ... last bind ] → writes settle → check, count
 
-The bracket is what the clock sees, and nothing of the benchmark but the submitter runs meanwhile: binds are read from
-the audit log file, counters are scraped before and after. Afterwards the stored pods are counted node by node; a
-run in which anything was bound twice, not at all, or where there was no room is reported as such.
+The bracket is the timed part. Only the submitter of the benchmark runs meanwhile: bindings come from the audit log
+file, and counters are scraped before and after. Afterwards the pods are counted node by node. The report shows pods
+that were not bound, were bound twice, or oversubscribe their node.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kgwe.bench.cluster.nodes import NodeSet
     from kgwe.bench.cluster.scenarios import Piece, Size
 
-# Where not everything fits, it is over when nothing was bound for so long.
+# If not everything fits, the phase ends after this many seconds without a binding.
 _IDLE_S = 5.0
 
 
@@ -75,7 +75,7 @@ class Burst:
             rss_peak_mb=ground.rss_peak_mb(),
             writes=writes,
         )
-        found = {**self._times(times), **await self._check(), **verdict}
+        found = {**self._summarize_times(times), **await self._check(), **verdict}
         return msgspec.structs.replace(result, wall_s=round(time.monotonic() - began, 1), **found)
 
     async def _warm_up(self, count: int) -> None:
@@ -96,7 +96,7 @@ class Burst:
         async with Verdict(self._bed.client, bed.NAMESPACE) as verdict:
             times = await self._submit_and_wait(bed.NAMESPACE, self._pieces, all_fit=False)
             if self._bed.load.phase is not Phase.NULL:
-                await self._bed.until("somebody to say that it does not fit", verdict.spoken)
+                await self._bed.until("an Event that the gang does not fit", verdict.spoken)
         if times.accepted is None or verdict.at is None:
             return times, {}
         return times, {"verdict_s": round(verdict.seconds_after(times.accepted), 3), "verdict": verdict.words}
@@ -104,9 +104,9 @@ class Burst:
     async def _submit_and_wait(self, namespace: str, pieces: Sequence[Piece], *, all_fit: bool) -> Timeline:
         ground = self._bed
         tail = AuditTail(ground.cluster.audit_log, namespace)
-        tail.read()  # what came before takes time to skip, and not while the clock runs
+        tail.read()  # skip older entries before the timed part
         times = Timeline(ground.load.resource.plural)
-        targets = self._targets(pieces)
+        targets = self._choose_targets(pieces)
         moved = time.monotonic()
 
         async def over() -> bool:
@@ -123,13 +123,13 @@ class Burst:
 
         async with asyncio.TaskGroup() as group:
             group.create_task(load.submit(ground.client, ground.load, pieces, namespace, targets))
-            await ground.until(f"all of {len(pieces)} pods to be bound", over, lambda: f"; {len(times.bound)} are")
-        # The answers to the last submissions may have come after the last bind.
+            await ground.until(f"all {len(pieces)} pods to be bound", over, lambda: f"; {len(times.bound)} are")
+        # Replies to the last submissions may arrive after the last binding.
         times.add(tail.read())
         return times
 
-    def _targets(self, pieces: Sequence[Piece]) -> dict[str, str]:
-        """Nodes for those who do not think."""
+    def _choose_targets(self, pieces: Sequence[Piece]) -> dict[str, str]:
+        """Return the target nodes for the phases without a scheduler."""
         if self._bed.load.phase not in {Phase.NULL, Phase.GATE}:
             return {}
         nodes = round_robin(self._bed.free, [piece.gpus for piece in pieces])
@@ -137,7 +137,7 @@ class Burst:
 
     # --- after the clock has stopped --------------------------------------------------------------------
 
-    def _times(self, times: Timeline) -> dict[str, float]:
+    def _summarize_times(self, times: Timeline) -> dict[str, float]:
         if not times.bound:
             return {}
         binds = times.bind_seconds()
@@ -146,14 +146,14 @@ class Burst:
             "bind_p50_s": round(timeline.percentile(binds, 50), 3),
             "bind_p99_s": round(timeline.percentile(binds, 99), 3),
         }
-        if gangs := times.gang_seconds([[piece.name for piece in gang] for gang in self._gangs()]):
+        if gangs := times.gang_seconds([[piece.name for piece in gang] for gang in self._group_gangs()]):
             found |= {
                 "gang_p50_s": round(timeline.percentile(gangs, 50), 3),
                 "gang_p99_s": round(timeline.percentile(gangs, 99), 3),
             }
         return found
 
-    def _gangs(self) -> list[list[Piece]]:
+    def _group_gangs(self) -> list[list[Piece]]:
         gangs: defaultdict[str, list[Piece]] = defaultdict(list)
         for piece in self._pieces:
             if piece.gang is not None:
@@ -161,7 +161,7 @@ class Burst:
         return list(gangs.values())
 
     async def _check(self) -> dict[str, Any]:
-        """Pieces of work without a bound pod, nodes with more GPUs promised than they have, how near gangs are."""
+        """Count pods without a binding and oversubscribed nodes, and measure the locality of gangs."""
         ground = self._bed
         pods: list[Any] = await ground.client.list(resources.POD, bed.NAMESPACE)
         node_of = {timeline.owner_of(pod.metadata.name): pod.spec.nodeName for pod in pods if pod.spec.nodeName}
@@ -173,10 +173,10 @@ class Burst:
             "unbound": len(self._pieces) - len(node_of),
             "oversubscribed": sum(1 for node, gpus in held.items() if gpus > ground.free.get(node, 0)),
         }
-        if gangs := self._gangs():
+        if gangs := self._group_gangs():
             landed = [
                 locality.Landed(len(gang), gang[0].gpus, [node_of[each.name] for each in gang if each.name in node_of])
                 for gang in gangs
             ]
-            found["nearness"] = locality.nearness(landed, ground.leaf_of, ground.free)
+            found["nearness"] = locality.measure_locality(landed, ground.leaf_of, ground.free)
         return found

@@ -1,4 +1,4 @@
-"""Clusters of benchmarks: private, fresh, and gone afterwards."""
+"""Private clusters of benchmarks, created for one run and deleted afterwards."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from kgwe.local.host.progress import Progress
     from kgwe.local.toolchain.binaries import Binaries
 
-# Their names carry the pid of who started them; whatever a killed benchmark left behind is recognised by it.
+# Names contain the pid of the benchmark, so that clusters of a killed benchmark are recognized.
 _PREFIX = "bench"
 
 
 def name_of(purpose: str, *, keep: bool = False) -> str:
-    """One to be kept is named so that no sweep takes it."""
+    """Return the name of a cluster. A cluster to keep has another prefix, which `sweep` ignores."""
     return f"{_PREFIX}-{'kept-' if keep else ''}{os.getpid()}-{purpose}"
 
 
@@ -29,7 +29,7 @@ def name_of(purpose: str, *, keep: bool = False) -> str:
 def private(
     name: str, found: Binaries, progress: Progress, *, scheduler_config: str | None = None, keep: bool = False
 ) -> Iterator[LocalCluster]:
-    """A fresh cluster that is gone afterwards, whatever happens."""
+    """Yield a new cluster and delete it afterwards, also after an error."""
     cluster = LocalCluster(name)
     try:
         yield LocalCluster.start(ClusterOptions(name, scheduler_config), binaries=found, progress=progress)
@@ -37,11 +37,11 @@ def private(
         if not keep:
             cluster.stop(grace_s=5.0)
     if keep:
-        progress.note(f"Cluster {name!r} is kept. `kgwe local down --name {name}` removes it.")
+        progress.note(f"Cluster {name!r} keeps running. To delete it: `kgwe local down --name {name}`.")
 
 
 def sweep() -> None:
-    """Remove what a benchmark left behind that was killed before it could clean up."""
+    """Delete clusters that a killed benchmark left behind."""
     for name in paths.cluster_names():
         prefix, pid, *_ = (*name.split("-"), "")
         if prefix == _PREFIX and pid.isdigit() and not Path("/proc", pid).exists():
@@ -49,5 +49,5 @@ def sweep() -> None:
 
 
 def version(found: Binaries) -> str:
-    """Of Kubernetes."""
+    """Return the Kubernetes version of the cluster."""
     return found.found["kube-apiserver"].version

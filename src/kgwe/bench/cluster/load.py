@@ -1,7 +1,6 @@
-"""The work a cluster benchmark submits: the same pod bare, with its gang written on it, as a Job, and as a GPUWorkload.
+"""The objects that a cluster benchmark submits: one pod as such, as a member of a gang, as a Job and as a GPUWorkload.
 
-Every phase submits through the same client with the same number of requests in flight, as fast as the API server
-takes them.
+All phases submit with the same client and the same number of concurrent requests, as fast as the API server allows.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ Kind = Literal["kgwe", "warp"]
 T = TypeVar("T")
 
 IN_FLIGHT = 16
-# No kube-scheduler answers to this name, so the null binder has these pods to itself.
+# No kube-scheduler has this scheduler name, so only the null phase binds these pods.
 NULL_SCHEDULER = "kgwe-bench-null"
 _IMAGE = "registry.k8s.io/pause:3.10"
-# The pods run on, so that nothing completes (and frees its GPU) while the rest is still being placed.
+# The pods keep running, so that no GPU becomes free while pods are still being placed.
 RUNS_ON = {"kgwe.nvidia.io/simulated-duration": "1h"}
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How the pieces of a scenario are written in one phase."""
+    """The objects of a scenario, as one phase submits them."""
 
     scenario: Scenario
     phase: Phase
-    # Of GPUWorkloads.
+    # Namespace of GPUWorkloads.
     kind: Kind = "kgwe"
     strategy: str = "leastLoaded"
 
@@ -86,7 +85,7 @@ class Load:
 
 
 def membership(gang: Gang) -> dict[str, str]:
-    """The annotations of a member."""
+    """Return the annotations of a gang member."""
     said = {
         "gang": gang.name,
         "gang-size": str(gang.pods),
@@ -109,7 +108,7 @@ def pod_spec(gpus: int, **more: Any) -> dict[str, Any]:
 async def submit(
     client: KubeClient, load: Load, pieces: Iterable[Piece], namespace: str, targets: Mapping[str, str]
 ) -> None:
-    """Create them all; in the null phase each is bound at once to its target, in the gate phase pinned to it."""
+    """Create all objects. The null phase binds each pod to its target at once; the gate phase pins it to the target."""
 
     async def one(piece: Piece) -> None:
         await client.create(load.resource, load.body(piece), namespace)
@@ -118,7 +117,7 @@ async def submit(
         elif load.phase is Phase.GATE:
             await open_gate(client, piece.name, namespace, targets[piece.name])
 
-    # Creating does not wait for what follows it.
+    # Do not wait for the binding before the next create.
     await spread(pieces, one, IN_FLIGHT if load.phase is not Phase.GATE else 2 * IN_FLIGHT)
 
 
@@ -129,14 +128,14 @@ async def bind(client: KubeClient, pod: str, namespace: str, node: str) -> None:
 
 
 async def open_gate(client: KubeClient, pod: str, namespace: str, node: str) -> None:
-    """Pin a pod and take its gate away, in one write."""
+    """Pin a pod to its node and remove its scheduling gate, in one write."""
     spec: dict[str, Any] = {"schedulingGates": []}
     placement_annotations.pin_to_node(spec, node)
     await client.patch(resources.POD, pod, {"spec": spec}, namespace)
 
 
 async def stand(client: KubeClient, pods: Iterable[Standing], namespace: str, progress: Callable[[int], None]) -> None:
-    """Create pods that are bound from birth: no scheduler sees them come."""
+    """Create pods with a node name, which no scheduler handles."""
     done = 0
 
     async def one(numbered: tuple[int, Standing]) -> None:
@@ -152,7 +151,7 @@ async def stand(client: KubeClient, pods: Iterable[Standing], namespace: str, pr
 
 
 async def spread(items: Iterable[T], act: Callable[[T], Awaitable[Any]], in_flight: int = IN_FLIGHT) -> None:
-    """Act on every item, so many at a time; the first error ends it."""
+    """Run an action on each item with limited concurrency; the first error stops it."""
     queue: Iterator[T] = iter(items)
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""The nodes a cluster benchmark fills: plain ones in leaves and spines, or those of a fleet model."""
+"""The nodes of a cluster benchmark: plain nodes in leaves and spines, or those of a fleet model."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class NodeSet:
     gpus_per_node: int = 8
     # Nodes per leaf.
     leaf: int = 16
-    # A fleet model by name or path instead: its nodes come with labels of their own and a GPUNode each.
+    # A fleet model by name or path. Its nodes have their own labels and a GPUNode each.
     model: str | None = None
 
     def gpus(self) -> list[int]:
-        """How many GPUs each node will offer."""
+        """Return the number of GPUs of each node."""
         if self.model is None:
             return [self.gpus_per_node] * self.count
         nodes = inventory.expand(models.load(self.model), self.count)
         return [int(node.allocatable().get(amounts.GPU, 0)) for node in nodes]
 
     async def create(self, client: KubeClient, progress: Callable[[int, int], None]) -> None:
-        """Create them all; `progress(done, total)` is told now and then. They need not be ready afterwards."""
+        """Create all nodes and call `progress(done, total)` from time to time. They need not be ready afterwards."""
         if self.model is not None:
             await apply.apply_fleet(client, models.load(self.model), self.count, wait=False, progress=progress)
         else:
@@ -54,7 +54,7 @@ class NodeSet:
         labels = {
             "kubernetes.io/hostname": name,
             "type": "kwok",
-            # So that they can be broken.
+            # Makes fault injection possible.
             inventory.FLEET_LABEL: "bench",
             LEAF_LABEL: f"leaf-{leaf:04d}",
             _SPINE_LABEL: f"spine-{leaf // _LEAVES_PER_SPINE:04d}",
@@ -65,22 +65,22 @@ class NodeSet:
 
 
 def offered(node: core.Node) -> int:
-    """GPUs that pods can be given on a node."""
+    """Return the GPUs of a node that pods can use."""
     return int(node.status.allocatable.get(amounts.GPU, "0"))
 
 
 def leaf_of(node: core.Node) -> str:
-    """Nodes that say nothing are a leaf each."""
+    """Return the leaf of a node. A node without a leaf label is its own leaf."""
     return node.metadata.labels.get(LEAF_LABEL, node.metadata.name)
 
 
 def slots(gpus: Iterable[int], per_pod: int) -> int:
-    """How many pods of one size fit on nodes with so many GPUs."""
+    """Return how many pods of one size fit on nodes with these GPUs."""
     return sum(each // per_pod for each in gpus)
 
 
 def round_robin(gpus: Mapping[str, int], wanted: Iterable[int]) -> list[str | None]:
-    """A node for each pod that wants so many GPUs: the next one that has room, round after round; None for nobody."""
+    """Return a node for each pod: the next one with room, round after round; None if no node has room."""
     free = dict(gpus)
     names = list(free)
     chosen: list[str | None] = []

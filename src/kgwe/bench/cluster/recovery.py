@@ -1,10 +1,10 @@
-"""`kgwe bench recovery`: how long a gang is down when one of its nodes is, and everybody when the leader is.
+"""`kgwe bench recovery`: downtime of gangs after node failures, and of the scheduler after its leader is killed.
 
-    gangs run → [ a node dies ... a new plan is written ... all pods run again ] → ...
-              → [ the leader is killed ... another acts ... a pod that came meanwhile is bound ] → ...
+    gangs run → [ a node dies ... a new plan is written ... all pods run again ] → ... → [ the leader is killed ...
+    another replica leads ... a pod created meanwhile is bound ] → ...
 
-The first part is also run by Kubernetes alone, with the same gangs as Jobs whose pods put up with a dead node for no
-time at all: the soonest it can do (by default it waits five minutes), and it knows no leaves.
+The first part is also run with plain Kubernetes: the same gangs as Jobs whose pods tolerate a dead node for 0 seconds.
+That is its fastest recovery (the default is five minutes), and it ignores leaves.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Options:
     nodes: int = 60
     leaf: int = 12
     gangs: int = 4
-    # Pods of a gang, each of a whole node.
+    # Pods per gang, each with a whole node.
     gang_size: int = 8
-    # Nodes that die, one after the other, and leaders that are killed.
+    # Node failures, one after the other, and leaders to kill.
     faults: int = 6
     kills: int = 4
     seed: int = 1
@@ -66,14 +66,14 @@ class Options:
         for name, least in {"nodes": 2, "leaf": 2, "gangs": 1, "gang_size": 1, "faults": 1, "kills": 0}.items():
             if getattr(self, name) < least:
                 raise errors.Permanent(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least {least}")
-        # In every leaf a node is left for the one that dies.
+        # Each leaf keeps a spare node for the one that fails.
         room = self.nodes // self.leaf * ((self.leaf - 1) // self.gang_size)
         if self.gangs > room:
-            raise errors.Permanent(f"--gangs {self.gangs}: with a node to spare in each leaf there is room for {room}")
+            raise errors.Permanent(f"--gangs {self.gangs}: with a spare node in each leaf there is room for {room}")
 
 
 def run(options: Options, progress: Progress) -> report.Report:
-    """Both ways, each on a cluster of its own."""
+    """Measure KGWE and plain Kubernetes, each on its own cluster."""
     options.check()
     clusters.sweep()
     found = build.ensure_binaries(progress)
@@ -98,7 +98,7 @@ async def _measure(place: tuple[LocalCluster, int], phase: Phase, options: Optio
     cluster, port = place
     async with KubeClient.connect(cluster.kubeconfig, field_manager="kgwe-bench") as client:
         ground = Bed(cluster, client, Load(Scenario.GANGS, phase), step, port=port, timeout_s=options.timeout_s)
-        # Nodes are mended together with their GPUNodes.
+        # Faults of a node and of its GPUNode are cleared together.
         await definitions.install(client)
         await ground.prepare(NodeSet(options.nodes, _GPUS, options.leaf), Size(nodes=options.nodes), options.seed)
         replicas = Replicas(ground, port) if phase is Phase.KGWE else None
@@ -113,7 +113,7 @@ async def _measure(place: tuple[LocalCluster, int], phase: Phase, options: Optio
 
 
 class Dying:
-    """Nodes that die under gangs."""
+    """Fails nodes under running gangs."""
 
     def __init__(self, ground: Bed, seen: Sightings, options: Options) -> None:
         self._bed = ground
@@ -127,14 +127,14 @@ class Dying:
         for name in self._gangs:
             await self._submit(name)
         for name in self._gangs:
-            await ground.until(f"{name} to run", functools.partial(self._runs, name, ""))
+            await ground.until(f"{name} to run", functools.partial(self._is_running, name, ""))
         plans, recovered, moved, leaves = [], [], [], []
         for number in range(self._options.faults):
             name = self._rng.choice(self._gangs)
-            ground.step.update(f"node {number + 1} of {self._options.faults} dies, under {name}")
+            ground.step.update(f"failing node {number + 1} of {self._options.faults}, under {name}")
             before = self._seen.pods_of(name)
             lost = self._rng.choice(sorted(before.values()))
-            plan_s, recovered_s = await self._die(name, lost)
+            plan_s, recovered_s = await self._fail_node(name, lost)
             after = self._seen.pods_of(name)
             moved.append(len(after.keys() - before.keys()))
             leaves.append(len({ground.leaf_of[node] for node in after.values()}))
@@ -153,18 +153,18 @@ class Dying:
     async def _submit(self, name: str) -> None:
         ground, options = self._bed, self._options
         if ground.load.phase is Phase.KGWE:
-            await ground.client.create(resources.GPU_WORKLOAD, _workload(name, options.gang_size), bed.NAMESPACE)
+            await ground.client.create(resources.GPU_WORKLOAD, _build_workload(name, options.gang_size), bed.NAMESPACE)
         else:
-            await ground.client.create(resources.JOB, _job(name, options.gang_size), bed.NAMESPACE)
+            await ground.client.create(resources.JOB, _build_job(name, options.gang_size), bed.NAMESPACE)
 
-    async def _die(self, name: str, lost: str) -> tuple[float | None, float]:
-        """Seconds from the moment the control plane knew to the new plan, and to all pods running."""
+    async def _fail_node(self, name: str, lost: str) -> tuple[float | None, float]:
+        """Fail a node. Return the seconds from its NotReady condition to the new plan, and to all pods running."""
         ground = self._bed
         tail = AuditTail(ground.cluster.audit_log, bed.NAMESPACE, "patch")
         tail.read()
         await faults.node_down(ground.client, lost)
         known = self._seen.lost_at(lost)
-        await ground.until(f"{name} to run again", lambda: self._runs(name, lost), poll_s=_POLL_S)
+        await ground.until(f"{name} to run again", lambda: self._is_running(name, lost), poll_s=_POLL_S)
         recovered_s = self._seen.running_at(name) - known
         plans = [
             entry.answered.timestamp()
@@ -175,7 +175,7 @@ class Dying:
         ]
         return (min(plans) - known if plans else None), recovered_s
 
-    async def _runs(self, name: str, without: str) -> bool:
+    async def _is_running(self, name: str, without: str) -> bool:
         nodes = self._seen.pods_of(name).values()
         return len(nodes) == self._options.gang_size and without not in nodes
 
@@ -183,7 +183,7 @@ class Dying:
         return self._seen.is_ready(node)
 
 
-def _workload(name: str, pods: int) -> dict[str, Any]:
+def _build_workload(name: str, pods: int) -> dict[str, Any]:
     kind = resources.GPU_WORKLOAD
     return {
         "apiVersion": kind.api_version,
@@ -199,7 +199,7 @@ def _workload(name: str, pods: int) -> dict[str, Any]:
     }
 
 
-def _job(name: str, pods: int) -> dict[str, Any]:
+def _build_job(name: str, pods: int) -> dict[str, Any]:
     at_once = [{"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0} for key in _DEAD]
     return {
         "metadata": {"name": name},
@@ -220,7 +220,7 @@ def _job(name: str, pods: int) -> dict[str, Any]:
 
 
 class Replicas:
-    """Two schedulers on one address: whoever leads listens there."""
+    """Two schedulers with one address; the leader listens on it."""
 
     def __init__(self, ground: Bed, port: int) -> None:
         self._bed = ground
@@ -231,28 +231,30 @@ class Replicas:
     async def start(self) -> None:
         for name in self._names:
             await self.bring(name)
-        await self._bed.until("a replica to lead", lambda: scheduler.listens(self._port))
+        await self._bed.until("a replica to become the leader", lambda: scheduler.listens(self._port))
 
     async def bring(self, name: str) -> None:
-        """Start a replica, and wait until it leads or could."""
+        """Start a replica, and wait until it is the leader or on standby."""
         probe = self._probes[name]
         await asyncio.to_thread(scheduler.start, self._bed.cluster, self._port, name=name, probe_port=probe)
-        await self._bed.until(f"{name} to be ready", lambda: self._answers(name, ("200", "standby")))
+        await self._bed.until(f"{name} to be ready", lambda: self._is_leader_ready(name, ("200", "standby")))
 
     async def kill_leader(self) -> str:
-        """Which it was."""
+        """Kill the leader and return its name."""
         for name in self._names:
-            if await self._answers(name, ("200",)):
+            if await self._is_leader_ready(name, ("200",)):
                 processes.kill(self._bed.cluster.state().everyone[name])
                 return name
-        raise errors.Transient("no replica leads")
+        raise errors.Transient("no replica is the leader")
 
     async def leads_again(self) -> float:
-        """The moment somebody does."""
-        await self._bed.until("the other replica to lead", lambda: scheduler.listens(self._port), poll_s=_POLL_S)
+        """Wait until another replica is the leader, and return the time."""
+        await self._bed.until(
+            "the other replica to become the leader", lambda: scheduler.listens(self._port), poll_s=_POLL_S
+        )
         return time.time()
 
-    async def _answers(self, name: str, words: Sequence[str]) -> bool:
+    async def _is_leader_ready(self, name: str, words: Sequence[str]) -> bool:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(5):
                 reader, writer = await asyncio.open_connection(ports.LOOPBACK, self._probes[name])
@@ -267,10 +269,10 @@ class Replicas:
 async def _fail_over(ground: Bed, seen: Sightings, replicas: Replicas, kills: int) -> dict[str, Any]:
     acting, bound = [], []
     for number in range(kills):
-        ground.step.update(f"leader {number + 1} of {kills} is killed")
+        ground.step.update(f"killing leader {number + 1} of {kills}")
         dead = await replicas.kill_leader()
         name, began = f"after-{number}", time.time()
-        await ground.client.create(resources.POD, _pod(name), bed.NAMESPACE)
+        await ground.client.create(resources.POD, _build_pod(name), bed.NAMESPACE)
         acting.append(await replicas.leads_again() - began)
         await ground.until(f"{name} to be bound", functools.partial(_is_bound, seen, name), poll_s=_POLL_S)
         bound.append(seen.bound_at(name) - began)
@@ -282,7 +284,7 @@ async def _is_bound(seen: Sightings, name: str) -> bool:
     return seen.bound_at(name) > 0
 
 
-def _pod(name: str) -> dict[str, Any]:
+def _build_pod(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "annotations": load.RUNS_ON}, "spec": load.pod_spec(1)}
 
 

@@ -1,10 +1,10 @@
-"""The scheduler starts from nothing beside thousands of running pods: how long until its first decision?
+"""A phase that restarts the scheduler among thousands of running pods, and times its first decision.
 
-    prepare, running pods → stop it → a gang waits → [ start it ... first decision ] → the gang goes, again
+    prepare, running pods → stop it → a gang waits → [ start it ... first decision ] → delete the gang, repeat
 
-The gang is complete before the start, so that nothing but the start is waited for. KGWE's decision is the seat it
-writes on the first pod; kube-scheduler's is its first binding; the null binder reads every node and every pod, as
-anybody must who decides, and binds.
+The gang is complete before the start, so only the start is timed. KGWE's first decision is the seat it writes on the
+first pod; kube-scheduler's is its first binding. The null scheduler reads all nodes and pods, then binds: the minimum
+for any scheduler.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Restart:
         )
 
     async def _start_once(self) -> tuple[float, float]:
-        """Seconds from the start to the first decision, and to the first binding."""
+        """Start the scheduler once. Return the seconds to the first decision, and to the first binding."""
         ground = self._bed
         phase = ground.load.phase
         self._stop()
@@ -79,10 +79,10 @@ class Restart:
         seats.read(), binds.read()
         started = dt.datetime.now(dt.UTC)
         launching = asyncio.create_task(self._launch())
-        first_seat = None if phase is not Phase.KGWE else await self._first(seats, _is_seat)
-        first_bind = await self._first(binds, lambda entry: entry.is_binding)
+        first_seat = None if phase is not Phase.KGWE else await self._await_first_decision(seats, _is_seat)
+        first_bind = await self._await_first_decision(binds, lambda entry: entry.is_binding)
         await launching
-        await self._all_bound()
+        await self._await_all_bound()
         await ground.clear(bed.NAMESPACE)
         seconds = [(entry.answered - started).total_seconds() for entry in (first_seat or first_bind, first_bind)]
         return seconds[0], seconds[1]
@@ -102,7 +102,7 @@ class Restart:
         else:
             await bind_after_reading(ground, self._pieces)
 
-    async def _first(self, tail: AuditTail, wanted: Callable[[Entry], bool]) -> Entry:
+    async def _await_first_decision(self, tail: AuditTail, wanted: Callable[[Entry], bool]) -> Entry:
         found: list[Entry] = []
 
         async def seen() -> bool:
@@ -112,7 +112,7 @@ class Restart:
         await self._bed.until("the first decision", seen, poll_s=_POLL_S)
         return found[0]
 
-    async def _all_bound(self) -> None:
+    async def _await_all_bound(self) -> None:
         async def bound() -> bool:
             pods = await self._bed.client.list(resources.POD, bed.NAMESPACE)
             return all(pod.spec.nodeName for pod in pods)
@@ -125,7 +125,7 @@ def _is_seat(entry: Entry) -> bool:
 
 
 async def bind_after_reading(ground: Bed, pieces: Sequence[Piece]) -> None:
-    """The least anybody does: connect, read all nodes and pods, bind."""
+    """Do the minimum of any scheduler: connect, read all nodes and pods, bind."""
     async with KubeClient.connect(ground.cluster.kubeconfig, field_manager="kgwe-bench") as client:
         nodes = await client.list(resources.NODE)
         await client.list(resources.POD)

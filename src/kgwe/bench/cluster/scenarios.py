@@ -1,16 +1,17 @@
-"""What the cluster benchmarks ask for, and at what size.
+"""The scenarios of the cluster benchmarks and their sizes.
 
-    fill        one-GPU pods, all at once, into empty nodes
-    queued      the same through the fair queue: the pods are created behind KGWE's gate
+    fill        one-GPU pods, all at once, on empty nodes
+    queued      the same through the fair queue: the pods have KGWE's scheduling gate
     gangs       gangs that fit one leaf each
     biggang     one gang over many leaves
-    impossible  a gang of which only half fits: who says so, and how soon
-    fragmented  gangs of two sizes into nodes that are taken in part, at random
+    impossible  a gang of which only half fits: time to the refusal
+    fragmented  gangs of two sizes on nodes that are partly in use, at random
     workloads   one-pod GPUWorkloads
-    restart     the scheduler starts beside thousands of running pods
+    restart     the scheduler starts among thousands of running pods
 
-Each is run in three ways, the phases: by a binder that does not think, by kube-scheduler alone, by KGWE. The pods are
-the same; only KGWE is told which of them belong together. A fourth one, for gangs, tells what a gate costs by itself.
+Each scenario runs in three phases: a null scheduler that binds without checks, kube-scheduler alone, and KGWE. The
+pods are the same, but only KGWE sees which of them form a gang. A fourth phase, for gangs, measures the cost of a
+scheduling gate.
 """
 
 from __future__ import annotations
@@ -40,44 +41,44 @@ class Scenario(enum.StrEnum):
 
 
 class Phase(enum.StrEnum):
-    """Who is measured."""
+    """The scheduler that a phase measures."""
 
-    NULL = "null"  # a loop that binds without thinking: what the API server can take
+    NULL = "null"  # binds without checks: the limit of the API server
     KUBE_SCHEDULER = "kube-scheduler"  # kube-scheduler alone: the baseline
-    # That, and a loop that takes a gate away and puts a node in without thinking: the most that a gate leaves possible.
+    # kube-scheduler, with a loop that sets the node and removes the gate without checks: the limit with a gate.
     GATE = "gate"
-    KGWE = "kgwe"  # KGWE, and kube-scheduler asking it
+    KGWE = "kgwe"  # KGWE, called by kube-scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much of everything."""
+    """The size of a scenario."""
 
     nodes: int = 500
-    # Pods that come one by one; in `restart`, those that run already.
+    # Single pods to submit; in `restart`, pods that already run.
     pods: int = 0
     gangs: int = 0
-    # Pods of a gang; in `fragmented` every other gang is half as large, of pods half as large.
+    # Pods per gang. In `fragmented` every second gang has half as many pods, with half as many GPUs.
     gang_size: int = 0
-    # Of each pod.
+    # GPUs per pod.
     gpus: int = 1
     # Nodes per leaf; four leaves make a spine.
     leaf: int = 16
-    # Share of all GPUs that is taken beforehand; in `impossible`, how many nodes are left free instead.
+    # Fraction of all GPUs in use beforehand; in `impossible`, the number of free nodes instead.
     taken: float = 0.0
     free_nodes: int = 0
 
     def check(self) -> None:
-        """Permanent when a number makes no sense."""
+        """Raise Permanent if a number is not valid."""
         for name in ("nodes", "gpus", "leaf"):
             if getattr(self, name) < 1:
                 raise errors.Permanent(f"--{name} {getattr(self, name)}: must be at least 1")
         if self.pods < 0 or self.gangs < 0 or (self.gangs and self.gang_size < 1):
-            raise errors.Permanent("--pods, --gangs and --gang-size: must not be negative, and a gang has pods")
+            raise errors.Permanent("--pods, --gangs and --gang-size must not be negative, and gangs need --gang-size")
         if not (self.pods or self.gangs):
-            raise errors.Permanent("nothing to do: give --pods or --gangs")
+            raise errors.Permanent("nothing to do: set --pods or --gangs")
         if not 0 <= self.taken < 1:
-            raise errors.Permanent(f"--taken {self.taken}: a share of all GPUs, below 1")
+            raise errors.Permanent(f"--taken {self.taken}: must be a fraction of all GPUs, below 1")
 
 
 SIZES: Final[Mapping[Scenario, Size]] = {
@@ -92,23 +93,23 @@ SIZES: Final[Mapping[Scenario, Size]] = {
 }
 
 
-# Scenarios of pods that come one by one.
+# Scenarios of single pods.
 _ONE_BY_ONE: Final = frozenset({Scenario.FILL, Scenario.QUEUED, Scenario.WORKLOADS})
 
 
 def size_of(scenario: Scenario, **given: Any) -> Size:
-    """The scenario's own size, but for what was given."""
+    """Return the size of a scenario, with the given values replaced."""
     return dataclasses.replace(SIZES[scenario], **{name: value for name, value in given.items() if value is not None})
 
 
-# --- the work -------------------------------------------------------------------------------------------
+# --- pods -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
     name: str
     pods: int
-    # Level it must be inside of, and level it would rather be.
+    # The required and the preferred topology level.
     required: str = ""
     preferred: str = ""
 
@@ -123,14 +124,14 @@ class Piece:
 
 
 def pieces(scenario: Scenario, size: Size) -> list[Piece]:
-    """Everything to submit, in this order."""
+    """Return all objects to submit, in order."""
     if scenario in _ONE_BY_ONE:
         return [Piece(work_name(index), size.gpus) for index in range(size.pods)]
     return list(_members([_gang(scenario, size, number) for number in range(size.gangs)]))
 
 
 def warm_up(scenario: Scenario, count: int) -> list[Piece]:
-    """Small pieces of the same sort, which fit wherever there is any room."""
+    """Return small objects of the same kind, which fit on any node with free GPUs."""
     if scenario in _ONE_BY_ONE:
         return [Piece(work_name(index), 1) for index in range(count)]
     gangs = [
@@ -147,7 +148,7 @@ _WISHES: Final[Mapping[Scenario, Mapping[str, str]]] = {
 
 
 def _gang(scenario: Scenario, size: Size, number: int) -> tuple[Gang, int]:
-    """A gang and the GPUs of each of its pods."""
+    """Return the members of a gang, each with its GPUs."""
     half = 2 if scenario is Scenario.FRAGMENTED and number % 2 else 1
     pods = max(1, size.gang_size // half)
     return Gang(f"gang-{number:04d}", pods, **_WISHES.get(scenario, {})), max(1, size.gpus // half)
@@ -162,23 +163,23 @@ def _members(gangs: Sequence[tuple[Gang, int]]) -> Iterator[Piece]:
 
 
 def fits_all(scenario: Scenario) -> bool:
-    """Whether everything is expected to be bound."""
+    """Return whether all pods are expected to be bound."""
     return scenario not in {Scenario.IMPOSSIBLE, Scenario.FRAGMENTED}
 
 
-# --- what is there already ------------------------------------------------------------------------------
+# --- pods created beforehand -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A pod that runs before the clock does."""
+    """A pod that runs before the timed part."""
 
     node: str
     gpus: int
 
 
 def standing(scenario: Scenario, size: Size, gpus: Mapping[str, int], seed: int) -> list[Standing]:
-    """Pods to put on nodes (name -> GPUs it offers) beforehand."""
+    """Return the pods to create beforehand on nodes (name -> GPUs it offers)."""
     rng = random.Random(seed)  # noqa: S311 -- the same every time
     if scenario is Scenario.RESTART:
         return _spread(size.pods, gpus)
@@ -186,11 +187,11 @@ def standing(scenario: Scenario, size: Size, gpus: Mapping[str, int], seed: int)
         names = sorted(gpus)
         taken = rng.sample(names, max(0, len(names) - size.free_nodes))
         return [Standing(name, gpus[name]) for name in sorted(taken)]
-    return _at_random(round(size.taken * sum(gpus.values())), gpus, rng)
+    return _fill_at_random(round(size.taken * sum(gpus.values())), gpus, rng)
 
 
 def _spread(pods: int, gpus: Mapping[str, int]) -> list[Standing]:
-    """The same on every node: one-GPU pods until one GPU is left, then pods without."""
+    """Return the same pods for each node: one-GPU pods until one GPU is free, then pods without GPUs."""
     names = sorted(gpus)
     placed = []
     for number in range(pods):
@@ -199,8 +200,10 @@ def _spread(pods: int, gpus: Mapping[str, int]) -> list[Standing]:
     return placed
 
 
-def _at_random(wanted: int, gpus: Mapping[str, int], rng: random.Random) -> list[Standing]:
-    """Nodes at random, every other one of them taken whole and the rest by half, until so many GPUs are taken."""
+def _fill_at_random(wanted: int, gpus: Mapping[str, int], rng: random.Random) -> list[Standing]:
+    """Return pods on random nodes, alternately of a whole node and half a node, until the given number of GPUs is in
+    use.
+    """
     placed, left = [], wanted
     for number, name in enumerate(rng.sample(sorted(gpus), len(gpus))):
         if left <= 0:

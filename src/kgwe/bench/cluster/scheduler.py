@@ -1,4 +1,4 @@
-"""The scheduler under test: a process of its own, with the rights of its own service account and no more."""
+"""The scheduler under test: a separate process with its own service account."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 NAME = "kgwe-scheduler"
 _NAMESPACE = "kgwe-system"
 USER = f"system:serviceaccount:{_NAMESPACE}:{NAME}"
-# As where it is installed: compiled once, not at every start.
+# Byte code is compiled once, as in an installation, and not at each start.
 _COMPILED = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(paths.cache_root() / "bytecode")}
 
 
 def free_port(cluster: str) -> int:
-    """For the extender of that cluster: kube-scheduler is told of it before anybody listens there."""
+    """Reserve a port for the cluster's extender. kube-scheduler's configuration needs it before KGWE listens."""
     return ports.allocate(["extender"], avoid=cluster_record.ports_of_others(cluster, None))["extender"]
 
 
 def configuration(cluster: str, port: int) -> str:
-    """Of the kube-scheduler of a cluster that may not run yet: it asks KGWE on that port."""
+    """Return a kube-scheduler configuration that calls KGWE on the port. The cluster need not run yet."""
     return extender.configuration(LocalCluster(cluster), port)
 
 
 async def install(client: KubeClient) -> None:
-    """The kinds and the rights."""
+    """Install the CRDs and RBAC rules."""
     await definitions.install(client)
     await manifests.apply_manifest(client, manifests.load_manifests(assets.path("deploy/rbac.yaml")))
 
@@ -51,8 +51,10 @@ def start(
     probe_port: int = 0,
     tls: bool = True,
 ) -> ProcessRecord:
-    """Start it beside the cluster, whose end will be its own; the extender listens on `port` once it acts. `tls`:
-    whether kube-scheduler shows a certificate there."""
+    """Start KGWE as a process of the cluster; it stops with the cluster.
+
+    The leader serves the extender on `port`. With `tls`, kube-scheduler must present a client certificate there.
+    """
     kubeconfig = service_account_kubeconfig(cluster, _NAMESPACE, NAME, cluster.directory / f"{NAME}.kubeconfig")
     addresses = {"--metrics-bind-address": probe_port, "--extender-bind-address": port}
     flags = [word for flag, each in addresses.items() for word in (flag, f"{ports.LOOPBACK}:{each}")]
@@ -63,7 +65,7 @@ def start(
 
 
 async def listens(port: int) -> bool:
-    """Whether it leads: only the one that acts listens."""
+    """Return whether KGWE leads: only the leader listens."""
     try:
         _, writer = await asyncio.open_connection(ports.LOOPBACK, port)
     except OSError:
@@ -75,12 +77,12 @@ async def listens(port: int) -> bool:
 
 
 def memory_mb(pid: int, field: str) -> float:
-    """`VmRSS` (now) or `VmHWM` (the most so far) of a process."""
+    """Return `VmRSS` (current) or `VmHWM` (peak) of a process, in MB."""
     try:
         text = Path("/proc", str(pid), "status").read_text()
     except OSError as exc:
-        raise errors.NotFound(f"process {pid} is gone") from exc
+        raise errors.NotFound(f"process {pid} does not exist") from exc
     for line in text.splitlines():
         if line.startswith(f"{field}:"):
             return round(int(line.split()[1]) * 1024 / 1e6, 1)
-    raise errors.NotFound(f"process {pid} is ending")
+    raise errors.NotFound(f"process {pid} is exiting")

@@ -1,8 +1,8 @@
-"""`kgwe bench shares`: the same pods on a fleet of shared GPUs, packed by one strategy after the other.
+"""`kgwe bench shares`: the same pods on a fleet of shared GPUs, placed with one strategy after the other.
 
-Nodes divide their GPUs into halves, quarters or not at all, and have much CPU beside them or little. Pods ask for a
-share or whole GPUs, with much CPU or little. They arrive in one order until they ask for more than the fleet has; none
-leaves. What counts is how many pods run, and how much of the free GPU capacity has the CPU that a pod needs beside it.
+Nodes divide their GPUs into halves or quarters or not at all, and have much or little CPU. Pods request a share or
+whole GPUs, with much or little CPU. They arrive in one order until they request more than the fleet has; no pod
+leaves. The results are the number of running pods, and how much free GPU capacity has enough CPU for a pod.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ NAMESPACE: Final = "bench"
 _GPUS: Final = 4
 _RICH_CPU_MILLI: Final = 64_000
 _LEAN_CPU_MILLI: Final = 14_000
-# Pods ask for this much of all GPUs.
+# Fraction of all GPUs that the pods request.
 _ASKED: Final = 1.15
 _POLL_S: Final = 0.2
-# How long nothing may change before all pods that fit count as placed.
+# Seconds without a change after which all pods that fit count as placed.
 _QUIET_S: Final = 4.0
 
 
@@ -47,7 +47,7 @@ class SharedNode:
     name: str
     gpus: int
     cpu_milli: int
-    #: shares per GPU; 0: GPUs are whole
+    # : shares per GPU; 0 for whole GPUs
     pieces: int
 
 
@@ -55,7 +55,7 @@ class SharedNode:
 class SharingPod:
     name: str
     cpu_milli: int
-    #: it asks for one of so many shares of a GPU; 0: for whole GPUs
+    # : the pod requests one of this many shares of a GPU; 0 for whole GPUs
     pieces: int
     gpus: int = 0
 
@@ -76,11 +76,11 @@ class Options:
             raise errors.Permanent(f"--nodes {self.nodes}: must be at least 1")
         unknown = [name for name in self.strategies if name not in STRATEGIES]
         if unknown or not self.strategies:
-            raise errors.Permanent(f"--strategies: give some of {', '.join(STRATEGIES)}, joined by commas")
+            raise errors.Permanent(f"--strategies: expected some of {', '.join(STRATEGIES)}, separated by commas")
 
 
 def make_nodes(count: int) -> list[SharedNode]:
-    """Nodes with quarters, halves and whole GPUs; of each kind every other one has little CPU."""
+    """Return nodes with quarter, half and whole GPUs; every second node of each kind has little CPU."""
     kinds = (4, 4, 2, 0)
     return [
         SharedNode(
@@ -94,14 +94,14 @@ def make_nodes(count: int) -> list[SharedNode]:
 
 
 def make_pods(nodes: Sequence[SharedNode], seed: int) -> list[SharingPod]:
-    """Pods of every kind in random order, in proportion to the GPUs that nodes offer of that kind."""
+    """Return pods of all kinds in random order, in proportion to the GPUs of that kind."""
     rng = random.Random(seed)  # noqa: S311 -- the same every time
     drawn: list[tuple[int, int, int]] = []
     for pieces in sorted({node.pieces for node in nodes}):
         wanted = _ASKED * sum(node.gpus for node in nodes if node.pieces == pieces)
         asked = 0.0
         while asked < wanted:
-            # A third of the pods needs several times the CPU of the others.
+            # A third of the pods requests several times the CPU of the others.
             is_hungry = rng.random() < 1 / 3
             per_gpu = 12_000 if is_hungry else 2_000
             gpus = rng.choice((1, 1, 2)) if not pieces else 0
@@ -113,7 +113,7 @@ def make_pods(nodes: Sequence[SharedNode], seed: int) -> list[SharingPod]:
 
 
 class Usage:
-    """What pods leave of the nodes."""
+    """The free capacity of the nodes."""
 
     def __init__(self, nodes: Sequence[SharedNode], pods: Sequence[SharingPod] = ()) -> None:
         self._nodes = {node.name: node for node in nodes}
@@ -132,11 +132,11 @@ class Usage:
         return sum(node.gpus for node in self._nodes.values()) - sum(self._gpu.values())
 
     def usable_gpus(self) -> float:
-        """Free GPUs that the least demanding pod of the node's kind can still use, one after the other."""
+        """Return the free GPUs that the smallest pods of the node's kind can still use."""
         return sum(self._usable(node) for node in self._nodes.values())
 
     def stranded_gpus(self) -> float:
-        """Free GPUs without the CPU that any pod needs."""
+        """Return the free GPUs without enough CPU for any pod."""
         return sum(self._gpu.values()) - self.usable_gpus()
 
     def _usable(self, node: SharedNode) -> float:
@@ -153,13 +153,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What one strategy made of the fleet."""
+    """The result of one strategy."""
 
     placed: int
     used_gpus: float
     usable_gpus: float
     stranded_gpus: float
-    #: free GPUs that pods can still use when the first part of the pods had come
+    # : free GPUs that pods can still use after the first part of the pods
     usable_halfway: float
 
 
@@ -178,7 +178,7 @@ class _Bench:
         await self.client.apply(resources.NAMESPACE, {"metadata": {"name": NAMESPACE}})
         for node in self.nodes:
             await self.client.create(resources.NODE, _node_body(node))
-        await self.until("all nodes to be ready", self._nodes_ready)
+        await self.until("all nodes ready", self._nodes_ready)
         await self.until("the service account", self._account_exists)
 
     async def _nodes_ready(self) -> bool:
@@ -193,17 +193,17 @@ class _Bench:
         return True
 
     async def pack(self, strategy: str) -> Packed:
-        """All pods under this strategy, on empty nodes; the nodes are empty again afterwards."""
+        """Place all pods with this strategy on empty nodes, and delete the pods afterwards."""
         config = {"metadata": {"name": "default"}, "spec": {"strategy": strategy}}
         await self.client.apply(resources.SCHEDULER_CONFIG, config)
         await self.until(f"strategy {strategy} to be in use", self._config_is_used)
         half = len(self.pods) // 2
         await self._submit(self.pods[:half])
-        halfway = await self._settled(half, strategy)
+        halfway = await self._await_settled(half, strategy)
         await self._submit(self.pods[half:])
-        usage = await self._settled(len(self.pods), strategy)
+        usage = await self._await_settled(len(self.pods), strategy)
         await self.client.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", body={"gracePeriodSeconds": 0})
-        await self.until("the pods to be gone", self._is_empty)
+        await self.until("the pods to be deleted", self._is_empty)
         return Packed(
             usage.placed,
             round(usage.used_gpus(), 2),
@@ -223,8 +223,8 @@ class _Bench:
     async def _is_empty(self) -> bool:
         return not await self.client.list(resources.POD, NAMESPACE)
 
-    async def _settled(self, count: int, strategy: str) -> Usage:
-        """What is used once every pod has a node or was refused, and nothing changes any more."""
+    async def _await_settled(self, count: int, strategy: str) -> Usage:
+        """Wait until each pod has a node or a refusal and nothing changes, and return the usage."""
         seen, since, pods = -1, time.monotonic(), []
 
         async def is_settled() -> bool:
@@ -233,7 +233,7 @@ class _Bench:
             bound = sum(bool(pod.spec.nodeName) for pod in pods)
             if bound != seen:
                 seen, since = bound, time.monotonic()
-            self.step.update(f"{strategy}: {bound} of {count} pods have a node")
+            self.step.update(f"{strategy}: {bound} of {count} pods placed")
             answered = all(pod.spec.nodeName or _is_refused(pod) for pod in pods)
             return answered and len(pods) == count and time.monotonic() - since > _QUIET_S
 
@@ -250,13 +250,14 @@ class _Bench:
         while not await done():
             if time.monotonic() > deadline:
                 raise errors.Transient(
-                    f"waited {self.options.timeout_s:g} s for {what}.\nNext: fewer --nodes, or more --timeout-s."
+                    f"timed out after {self.options.timeout_s:g} s waiting for {what}.\n"
+                    "Use fewer --nodes or a larger --timeout-s."
                 )
             await asyncio.sleep(_POLL_S)
 
 
 def run(options: Options, progress: Progress) -> report.Report:
-    """Pack the same pods by each strategy on one private cluster."""
+    """Place the same pods with each strategy on one private cluster."""
     options.check()
     clusters.sweep()
     found = build.ensure_binaries(progress)
@@ -278,7 +279,7 @@ async def _measure(cluster: LocalCluster, port: int, options: Options, step: Ste
         bench = _Bench(client, step, options)
         await bench.prepare()
         scheduler.start(cluster, port)
-        await bench.until("KGWE to act", lambda: scheduler.listens(port))
+        await bench.until("KGWE to become the leader", lambda: scheduler.listens(port))
         packed = {strategy: await bench.pack(strategy) for strategy in options.strategies}
     return {
         "pods": len(bench.pods),

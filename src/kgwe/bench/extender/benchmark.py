@@ -1,15 +1,15 @@
-"""`kgwe bench extender`: how long kube-scheduler waits for an answer.
+"""`kgwe bench extender`: the response time of the extender, as kube-scheduler sees it.
 
-    nodes, half taken → kube-scheduler asks about pods, all calls are taken down → KGWE is asked the same
+    half-full nodes → record kube-scheduler's calls about pods → replay the calls to KGWE
 
-    quiet     nothing else happens; in turns with a server that reads the same calls and decides nothing (echo), and
-              with the same echo on uvicorn, where that is installed
-    busy      a gang that does not fit is planned again and again, because its pods are replaced one by one
-    landing   a gang arrives, is planned, and every one of its pods is given its seat; then once more, while the echo is
-              asked in KGWE's place: what is left of the figure then is the machine's
+    quiet     KGWE is otherwise idle. Alternates with a server that reads the same calls and decides nothing (echo),
+             and with the same echo on uvicorn, if installed
+    busy      a gang that does not fit is planned repeatedly, because its pods are replaced one by one
+    landing   a gang arrives, is planned, and each of its pods gets its seat. Repeated with calls to the echo instead
+             of KGWE, which measures the effect of the machine
 
-A pair of calls, /filter and then /prioritize, is what a pod may cost; in practice most are answered with one node, and
-kube-scheduler does not ask for scores at all.
+A pair of calls, /filter and then /prioritize, is the maximum per pod. In practice most /filter responses name one
+node, and kube-scheduler then skips /prioritize.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
 
 _SIZES = (1, 2, 4, 8)
 _GPUS_PER_NODE = 8
-# Pairs of calls before the other server has its turn.
+# Pairs of calls before the next server has its turn.
 _TURN = 50
-# So soon after one pod of the gang the next one is replaced, while the planner is kept busy.
+# Seconds between two pod replacements while the planner is kept busy.
 _NUDGE_S = 0.01
 _ECHO = "kgwe-echo"
 _UVICORN = "uvicorn-echo"
@@ -69,16 +69,16 @@ _PLANNING = re.compile(rb"^kgwe_dispatch_duration_seconds_sum ([0-9.e+-]+)$", re
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     nodes: int = 1000
-    # Pods kube-scheduler is made to ask about.
+    # Pods whose calls are recorded.
     pods: int = 400
-    # Pairs of calls of each part.
+    # Pairs of calls per measurement.
     calls: int = 1000
-    # Pods of the gang that keeps the planner busy; 0: only the quiet part.
+    # Pods of the gang that keeps the planner busy; 0 measures only the idle process.
     gang_size: int = 1000
     taken: float = 0.45
-    # Nodes named in each call, in percent of those that kube-scheduler would take; 0: as many as it likes.
+    # Nodes per call, as percentageOfNodesToScore; 0 lets kube-scheduler choose.
     percentage: int = 100
-    # Whether both sides show certificates, as they do where kube-scheduler is on another machine.
+    # Use mutual TLS, as when kube-scheduler runs on another machine.
     tls: bool = True
     seed: int = 1
     timeout_s: float = 600.0
@@ -88,14 +88,14 @@ class Options:
         for name, least in {"nodes": 2, "pods": 5, "calls": 1, "gang_size": 0, "percentage": 0}.items():
             if getattr(self, name) < least:
                 raise errors.Permanent(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least {least}")
-        # Every pod asked about is held a place, and a gang has to land beside them.
+        # Each recorded pod reserves GPUs, and the gang needs room besides them.
         room = round(self.nodes * _GPUS_PER_NODE * (1 - self.taken)) - sum(piece.gpus for piece in _pieces(self.pods))
         if self.gang_size > room:
-            raise errors.Permanent(f"--gang-size {self.gang_size}: beside the pods there is room for {max(0, room)}")
+            raise errors.Permanent(f"--gang-size {self.gang_size}: besides the pods there is room for {max(0, room)}")
 
 
 def run(options: Options, progress: Progress) -> report.Report:
-    """Capture, then measure."""
+    """Record the calls, then measure."""
     options.check()
     clusters.sweep()
     found = build.ensure_binaries(progress)
@@ -106,7 +106,7 @@ def run(options: Options, progress: Progress) -> report.Report:
     config = capture.configuration(extender.url(port, tls=options.tls), options.percentage, files)
     with (
         clusters.private(name, found, progress, scheduler_config=config) as cluster,
-        progress.step(f"Asking about pods on {options.nodes} nodes") as step,
+        progress.step(f"Replaying calls about pods on {options.nodes} nodes") as step,
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
         metrics = runner.run(_measure(cluster, port, options, step))
@@ -129,8 +129,8 @@ async def _measure(cluster: LocalCluster, port: int, options: Options, step: Ste
         )
         size = Size(nodes=options.nodes, taken=options.taken)
         await ground.prepare(NodeSet(options.nodes, _GPUS_PER_NODE), size, options.seed)
-        payloads = await _capture(ground, port, options)
-        # Nobody else is to ask from here on.
+        payloads = await _record_calls(ground, port, options)
+        # Stop kube-scheduler, so that it sends no further calls.
         cluster.kill(components.SCHEDULER)
         await ground.start_kgwe()
         return await Asking(ground, port, payloads, options).run()
@@ -140,8 +140,8 @@ def _pieces(count: int) -> list[Piece]:
     return [Piece(work_name(index), _SIZES[index % len(_SIZES)]) for index in range(count)]
 
 
-async def _capture(ground: Bed, port: int, options: Options) -> list[Payload]:
-    """Let kube-scheduler ask about pods of every size."""
+async def _record_calls(ground: Bed, port: int, options: Options) -> list[Payload]:
+    """Record kube-scheduler's calls about pods of each size."""
     recorder, count = capture.Recorder(), options.pods
     files = extender.server_files(ground.cluster.layout.certificates)
     tls = http.ReloadingContext(files) if options.tls else None
@@ -149,12 +149,12 @@ async def _capture(ground: Bed, port: int, options: Options) -> list[Payload]:
 
     async def enough() -> bool:
         found[:] = recorder.payloads()
-        ground.step.update(f"kube-scheduler has asked about {len(found)} of {count} pods")
+        ground.step.update(f"recorded the calls about {len(found)} of {count} pods")
         return len(found) >= count
 
     async with http.serving(recorder, http.Address(LOOPBACK, port), tls=tls, limits=http.Limits(body=calls.LARGEST)):
         await load.submit(ground.client, Load(Scenario.FILL, Phase.KGWE), _pieces(count), bed.NAMESPACE, {})
-        await ground.until("kube-scheduler to ask about every pod", enough)
+        await ground.until("kube-scheduler to call about each pod", enough)
     return found
 
 
@@ -171,7 +171,7 @@ class Server:
 
 
 class Asking:
-    """The three parts, on one cluster with KGWE beside it."""
+    """The three measurements, on one cluster with KGWE."""
 
     def __init__(self, ground: Bed, port: int, payloads: Sequence[Payload], options: Options) -> None:
         self._bed = ground
@@ -179,22 +179,22 @@ class Asking:
         self._options = options
         self._certificates = ground.cluster.layout.certificates
         self._tls = extender.client_context(self._certificates) if options.tls else None
-        # The first fifth warms up; about the others nobody has asked KGWE before.
+        # The first fifth warms up. KGWE has seen no earlier call about the other pods.
         self._warm, self._payloads = payloads[: len(payloads) // 5], payloads[len(payloads) // 5 :]
 
     async def run(self) -> dict[str, Any]:
         ground = self._bed
         async with contextlib.AsyncExitStack() as stack:
-            servers = {"echo_": await stack.enter_async_context(self._echo(_ECHO, echo.__name__))}
+            servers = {"echo_": await stack.enter_async_context(self._run_echo(_ECHO, echo.__name__))}
             if echo_uvicorn.is_installed():
-                other = self._echo(_UVICORN, echo_uvicorn.__name__)
+                other = self._run_echo(_UVICORN, echo_uvicorn.__name__)
                 servers["uvicorn_"] = await stack.enter_async_context(other)
-            metrics = await self._quiet(servers)
+            metrics = await self._measure_idle(servers)
             if self._options.gang_size:
-                metrics |= await self._busy()
-                metrics |= await self._landing("landing", self._port)
+                metrics |= await self._measure_busy()
+                metrics |= await self._measure_landing("landing", self._port)
                 await ground.clear(bed.WARM_UP_NAMESPACE)
-                again = await self._landing("echo_landing", servers["echo_"].port)
+                again = await self._measure_landing("echo_landing", servers["echo_"].port)
                 metrics |= {key: value for key, value in again.items() if key.endswith("_ms")}
         payload = self._payloads[0]
         metrics["payload_bytes"] = [len(payload.filter), len(payload.prioritize)]
@@ -206,8 +206,8 @@ class Asking:
     # --- parts ------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def _echo(self, name: str, module: str) -> AsyncIterator[Server]:
-        """Run a server that decides nothing beside KGWE."""
+    async def _run_echo(self, name: str, module: str) -> AsyncIterator[Server]:
+        """Run a server that decides nothing, next to KGWE."""
         ground = self._bed
         port = scheduler.free_port(ground.cluster.name)
         argv = [sys.executable, "-m", module, str(port)]
@@ -219,33 +219,33 @@ class Asking:
         finally:
             processes.terminate([process], grace_s=5.0)
 
-    async def _quiet(self, echoes: Mapping[str, Server]) -> dict[str, Any]:
-        """Ask KGWE and the echoes in turns; the keys of `echoes` are the prefixes of their metrics."""
+    async def _measure_idle(self, echoes: Mapping[str, Server]) -> dict[str, Any]:
+        """Call KGWE and the echo servers alternately. The keys of `echoes` are the prefixes of their metrics."""
         ground = self._bed
         servers = {"": Server(self._port, ground.kgwe), **echoes}
         spent = {prefix: caller.Spent() for prefix in servers}
         for server in servers.values():
-            await self._call(server.port, self._warm, caller.Spent(), range(len(self._warm)))
+            await self._send_calls(server.port, self._warm, caller.Spent(), range(len(self._warm)))
         cpu_s = {prefix: -server.cpu_s() for prefix, server in servers.items()}
         for first in range(0, self._options.calls, _TURN):
             ground.step.update(f"quiet: {first} of {self._options.calls}")
             turns = range(first, min(first + _TURN, self._options.calls))
             for prefix, server in servers.items():
-                await self._call(server.port, self._payloads, spent[prefix], turns)
+                await self._send_calls(server.port, self._payloads, spent[prefix], turns)
         found: dict[str, Any] = {}
         for prefix, server in servers.items():
             used_s = cpu_s[prefix] + server.cpu_s()
-            found |= _numbers(prefix, spent[prefix])
+            found |= _to_metrics(prefix, spent[prefix])
             found[f"{prefix}cpu_ms_per_pod"] = round(used_s * 1e3 / self._options.calls, 3)
         mine = spent[""]
         return found | {
-            "filter_p50_ms": _rounded(mine.filter_ms, 50),
-            "filter_p99_ms": _rounded(mine.filter_ms, 99),
+            "filter_p50_ms": _round_values(mine.filter_ms, 50),
+            "filter_p99_ms": _round_values(mine.filter_ms, 99),
             "placed_share": round(mine.placed / self._options.calls, 3),
         }
 
-    async def _busy(self) -> dict[str, Any]:
-        """A gang that does not fit is planned again whenever one of its pods was replaced: most of the time."""
+    async def _measure_busy(self) -> dict[str, Any]:
+        """Measure while a gang that does not fit is planned at each replacement of one of its pods."""
         ground = self._bed
         whole = sum(1 for free in ground.free.values() if free == _GPUS_PER_NODE)
         gang = Gang("busy", max(min(self._options.gang_size, self._options.nodes), whole + 1), preferred="leaf")
@@ -260,23 +260,23 @@ class Asking:
                 await asyncio.sleep(_NUDGE_S)
 
         async with Verdict(ground.client, bed.WARM_UP_NAMESPACE) as verdict:
-            ground.step.update(f"{gang.pods} pods of a gang come")
+            ground.step.update(f"creating {gang.pods} pods of a gang")
             await self._submit(gang, gpus=_GPUS_PER_NODE)
-            await ground.until("KGWE to say that the gang does not fit", verdict.spoken)
-        began, planning_s = time.monotonic(), await self._planning_s()
-        async with _meanwhile(replace()):
-            await self._call(self._port, self._payloads, spent, range(self._options.calls))
-            share = (await self._planning_s() - planning_s) / (time.monotonic() - began)
+            await ground.until("KGWE to refuse the gang", verdict.spoken)
+        began, planning_s = time.monotonic(), await self._read_planning_s()
+        async with _run_meanwhile(replace()):
+            await self._send_calls(self._port, self._payloads, spent, range(self._options.calls))
+            share = (await self._read_planning_s() - planning_s) / (time.monotonic() - began)
         await ground.clear(bed.WARM_UP_NAMESPACE)
         found = {
             "busy_planning_share": round(share, 3),
             "busy_gang_pods": gang.pods,
             "busy_calls": len(spent.filter_ms),
         }
-        return {**_numbers("busy_", spent), **found}
+        return {**_to_metrics("busy_", spent), **found}
 
-    async def _landing(self, name: str, port: int) -> dict[str, Any]:
-        """A gang that fits arrives and is seated, while the server on `port` is asked."""
+    async def _measure_landing(self, name: str, port: int) -> dict[str, Any]:
+        """Measure the server on `port` while a gang that fits arrives and gets its seats."""
         ground = self._bed
         gang = Gang(name.replace("_", "-"), self._options.gang_size, preferred="leaf")
         seats = AuditTail(ground.cluster.audit_log, bed.WARM_UP_NAMESPACE, *SEATING)
@@ -291,13 +291,13 @@ class Asking:
 
         stop = threading.Event()
         turns = itertools.takewhile(lambda _: not stop.is_set(), itertools.count())
-        async with _meanwhile(self._call(port, self._payloads, spent, turns), stop.set):
-            began, planning_s = time.monotonic(), await self._planning_s()
+        async with _run_meanwhile(self._send_calls(port, self._payloads, spent, turns), stop.set):
+            began, planning_s = time.monotonic(), await self._read_planning_s()
             await self._submit(gang, gpus=1)
-            await ground.until("every pod of the gang to have a seat", all_seated)
-            landed_s, planning_s = time.monotonic() - began, await self._planning_s() - planning_s
-        found = {f"{name}_s": round(landed_s, 2), f"{name}_planning_s": round(planning_s, 3)}
-        return {**_numbers(f"{name}_", spent), **found}
+            await ground.until("each pod of the gang to have a seat", all_seated)
+            landed_s, planning_s = time.monotonic() - began, await self._read_planning_s() - planning_s
+        found = {f"{name}_s": round(landed_s, 2), f"{name}_read_planning_s": round(planning_s, 3)}
+        return {**_to_metrics(f"{name}_", spent), **found}
 
     # --- helpers ----------------------------------------------------------------------------------------
 
@@ -305,12 +305,12 @@ class Asking:
         pieces = [Piece(work_name(index), gpus, gang) for index in range(gang.pods)]
         await load.submit(self._bed.client, self._bed.load, pieces, bed.WARM_UP_NAMESPACE, {})
 
-    async def _call(self, port: int, payloads: Sequence[Payload], spent: caller.Spent, turns: Any) -> None:
-        """In a thread: what nudges or submits meanwhile is not to be waited for."""
+    async def _send_calls(self, port: int, payloads: Sequence[Payload], spent: caller.Spent, turns: Any) -> None:
+        """Send the calls in a thread, so that pod changes continue meanwhile."""
         await asyncio.to_thread(caller.call, port, payloads, spent, turns, self._tls)
 
-    async def _planning_s(self) -> float:
-        """Seconds the planner has taken in all, by its own count."""
+    async def _read_planning_s(self) -> float:
+        """Return the total seconds of planning, from KGWE's metrics."""
         reader, writer = await asyncio.open_connection(LOOPBACK, self._port, limit=1 << 22, ssl=self._tls)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")
         text = await reader.read(-1)
@@ -320,8 +320,8 @@ class Asking:
 
 
 @contextlib.asynccontextmanager
-async def _meanwhile(work: Any, stop: Callable[[], None] | None = None) -> AsyncIterator[None]:
-    """Run `work` while the context is open; it is told to stop, or else cancelled, afterwards."""
+async def _run_meanwhile(work: Any, stop: Callable[[], None] | None = None) -> AsyncIterator[None]:
+    """Run `work` while the context is open; afterwards ask it to stop, and cancel it if it does not."""
     task = asyncio.ensure_future(work)
     try:
         yield
@@ -334,11 +334,11 @@ async def _meanwhile(work: Any, stop: Callable[[], None] | None = None) -> Async
             await task
 
 
-def _numbers(prefix: str, spent: caller.Spent) -> dict[str, float]:
+def _to_metrics(prefix: str, spent: caller.Spent) -> dict[str, float]:
     both = spent.both_ms()
-    found: Iterator[tuple[str, float]] = ((f"{prefix}p{each}_ms", _rounded(both, each)) for each in (50, 99))
+    found: Iterator[tuple[str, float]] = ((f"{prefix}p{each}_ms", _round_values(both, each)) for each in (50, 99))
     return {**dict(found), f"{prefix}max_ms": round(max(both), 2)}
 
 
-def _rounded(milliseconds: Sequence[float], percent: int) -> float:
+def _round_values(milliseconds: Sequence[float], percent: int) -> float:
     return round(percentile(sorted(milliseconds), percent), 2)

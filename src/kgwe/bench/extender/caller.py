@@ -1,6 +1,6 @@
-"""Calls an extender as kube-scheduler does: one call after the other, over a connection that stays open.
+"""Calls an extender as kube-scheduler does: one call after the other, over one open connection.
 
-Plain sockets: a client library would take as long as the server that is measured.
+It uses plain sockets, because a client library would take as long as the measured server.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Caller:
         self._socket.close()
 
     def request(self, path: str, body: bytes) -> bytes:
-        """The whole request, ready to be sent."""
+        """Return the complete request as bytes."""
         head = f"POST {path} HTTP/1.1\r\nHost: {LOOPBACK}:{self._port}\r\nContent-Type: application/json\r\n"
         return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
     def send(self, request: bytes) -> bytes:
-        """The body of the reply; Permanent when it is not a 200."""
+        """Send a request and return the body of the response; raise Permanent unless the status is 200."""
         self._socket.sendall(request)
         reply = self._receive()
         while _END not in reply:
@@ -58,7 +58,7 @@ class Caller:
             parts.append(self._receive())
             left -= len(parts[-1])
         if not head.startswith(b"HTTP/1.1 200"):
-            raise errors.Permanent(f"the extender answered {head.splitlines()[0].decode(errors='replace')}")
+            raise errors.Permanent(f"the extender returned {head.splitlines()[0].decode(errors='replace')}")
         return b"".join(parts)
 
     def _receive(self) -> bytes:
@@ -72,16 +72,16 @@ def _content_length(head: bytes) -> int:
     for line in head.lower().split(b"\r\n"):
         if line.startswith(_LENGTH):
             return int(line[len(_LENGTH) :])
-    raise errors.Permanent("the extender did not say how long its reply is")
+    raise errors.Permanent("the extender's response has no Content-Length")
 
 
 class Spent:
-    """Milliseconds of every pair of calls."""
+    """The milliseconds of each pair of calls."""
 
     def __init__(self) -> None:
         self.filter_ms: list[float] = []
         self.prioritize_ms: list[float] = []
-        #: pods that were given a node
+        # : pods that got a node
         self.placed = 0
 
     def both_ms(self) -> list[float]:
@@ -91,7 +91,7 @@ class Spent:
 def call(
     port: int, payloads: Sequence[Payload], spent: Spent, turns: Iterable[int], tls: ssl.SSLContext | None = None
 ) -> None:
-    """For every turn both calls about the pod of that number, one after the other."""
+    """Send both calls about the pod of each number, one after the other."""
     with Caller(port, tls) as caller:
         for turn in turns:
             payload = payloads[turn % len(payloads)]

@@ -1,7 +1,7 @@
-"""What kube-scheduler really sends to an extender: a server that takes every call down and lets nothing be bound.
+"""A server that records the calls of kube-scheduler to an extender, and binds nothing.
 
-It offers every node back, so that kube-scheduler goes on to ask for scores, and refuses to bind, so that the pods stay
-as they are for whoever is measured with them.
+It returns all nodes, so that kube-scheduler also sends /prioritize. It refuses to bind, so that the pods stay
+unchanged for the measurement.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """Both calls about one pod, as they came."""
+    """Both recorded calls about one pod."""
 
     filter: bytes
     prioritize: bytes
 
 
 class Recorder:
-    """The application."""
+    """The ASGI application that records calls."""
 
     def __init__(self) -> None:
         self._calls: dict[str, dict[str, bytes]] = {"/filter": {}, "/prioritize": {}}
@@ -53,20 +53,22 @@ class Recorder:
     def _answer(self, path: str, body: bytes) -> bytes:
         calls = self._calls.get(path)
         if calls is None:
-            return extender_wire.reply_to_bind("nothing is bound while calls are captured")
+            return extender_wire.reply_to_bind("pods are not bound while calls are recorded")
         call = self._decoder.decode(body)
         calls[call.Pod.metadata.name] = body
         return b"[]" if path == "/prioritize" else b'{"NodeNames":' + bytes(call.NodeNames) + b"}"
 
     def payloads(self) -> Iterator[Payload]:
-        """Of every pod that was asked about twice over."""
+        """Return the calls of each pod for which both calls were recorded."""
         for pod, filtering in sorted(self._calls["/filter"].items()):
             if pod in self._calls["/prioritize"]:
                 yield Payload(filtering, self._calls["/prioritize"][pod])
 
 
 def configuration(url: str, percentage: int, tls: scheduler_config.ClientFiles | None = None) -> str:
-    """kube-scheduler asks at `url` about every GPU pod, with that share of all nodes (0: as many as it likes)."""
+    """Return a kube-scheduler configuration that calls `url` for each GPU pod, with this percentage of nodes (0:
+    default).
+    """
     document = scheduler_config.build_config(url, binds=True, tls=tls)
     if percentage:
         document["percentageOfNodesToScore"] = percentage

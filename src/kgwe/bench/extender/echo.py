@@ -1,4 +1,4 @@
-"""The extender's HTTP server without the decisions: it reads every call as the real one does and answers at once.
+"""The extender's HTTP server without decisions: it parses each call like the real server and responds at once.
 
 python -m kgwe.bench.extender.echo PORT [CERTIFICATES]
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Echo:
-    """Replaces the handlers: returns the first node, and a score of 0 for every node."""
+    """Replaces the handlers: returns the first node, and score 0 for each node."""
 
     def filter(self, args: Args) -> tuple[bytes, str]:
         return extender_wire.reply_with_node(args.names()[0]), "placed"
@@ -35,7 +35,7 @@ class Echo:
 
 
 def build_app() -> probes.ProbeApp:
-    """The application of a scheduler's extender address, with the echo behind it."""
+    """Return the application of the scheduler's extender, with the echo as its handlers."""
     metrics = Metrics()
     answers = cast("Any", Echo())
     return probes.ProbeApp(
@@ -44,7 +44,7 @@ def build_app() -> probes.ProbeApp:
 
 
 async def serve(port: int, certificates: Path | None = None) -> None:
-    """Serve until SIGTERM; over TLS with the certificates of a local cluster in that directory."""
+    """Serve until SIGTERM; with TLS if a directory with certificates of a local cluster is given."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     app = build_app()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Message = MutableMapping[str, Any]
     Asgi = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
-# As long as our own server keeps an idle connection: kube-scheduler pauses between pods.
+# The idle timeout of KGWE's own server: kube-scheduler pauses between pods.
 _KEEP_ALIVE_S = 120
 
 
@@ -61,7 +61,7 @@ def wrap_asgi(app: App) -> Asgi:
 
 
 def serve(port: int, certificates: Path | None = None) -> None:
-    """Serve until SIGTERM; over TLS with the certificates of a local cluster in that directory."""
+    """Serve until SIGTERM; with TLS if a directory with certificates of a local cluster is given."""
     import uvicorn  # noqa: PLC0415 - a development dependency
 
     tls: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Benchmark of MIG policies, beside the optimum.
+"""Benchmark of MIG policies, compared with the optimum.
 
 Used by `kgwe bench mig`.
 """

@@ -1,9 +1,9 @@
-"""`kgwe bench mig`: how many MIG requests are served, by whose rule.
+"""`kgwe bench mig`: the fraction of MIG requests that each policy serves.
 
-Long streams tell policies apart: every policy gets the same requests on the same fleet, for several mixes, loads
-and seeds, and the share it serves is counted once the fleet has filled up. Short streams on one and two cards tell
-how near a policy comes to the optimum, which is known exactly there: what a clairvoyant could have served, and what one
-that, like every policy here, never refuses what fits.
+Long streams compare policies: all get the same requests on the same fleet, for several mixes, loads and seeds. The
+served fraction is counted after the fleet has filled up. Short streams on one and two GPUs compare a policy with two
+exact optima that know all requests in advance. One may refuse requests; the other, like the policies, serves each
+request that fits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 OURS = "kgwe"
 ALL_MIXES = tuple(streams.MIXES)
-# The fleets of the short streams, and the requests each can be given for the optimum to stay a matter of seconds.
+# The fleets of the short streams. Their request counts keep the exact optimum a matter of seconds.
 _SHORT = {1: 20, 2: 12}
 _SHORT_LOAD = 1.0
 
@@ -45,13 +45,13 @@ class Options:
     mixes: tuple[str, ...] = ALL_MIXES
     loads: tuple[float, ...] = (0.7, 0.85, 1.0)
     seeds: int = 3
-    # Streams per model, mix and fleet size; 0 leaves the optimum out.
+    # Short streams per model, mix and fleet size; 0 skips the optimum.
     short: int = 12
     seed: int = 1
 
     @property
     def warm_up(self) -> int:
-        """Requests that fill the fleet: twice what runs at a time."""
+        """Return the number of requests that fill the fleet: twice those that run at a time."""
         return min(self.requests // 4, self.cards * 14)
 
     def check(self) -> None:
@@ -59,14 +59,16 @@ class Options:
             if getattr(self, name) < 1:
                 raise errors.Permanent(f"--{name} {getattr(self, name)}: must be at least 1")
         if not (self.models and self.mixes and self.loads) or min(self.loads) <= 0:
-            raise errors.Permanent("give at least one of --models, --mixes and --loads; loads are above 0")
+            raise errors.Permanent(
+                "--models, --mixes and --loads need at least one value each, and loads must be above 0"
+            )
         for kind, given, known in (("models", self.models, mig.GEOMETRIES), ("mixes", self.mixes, streams.MIXES)):
             if unknown := [name for name in given if name not in known]:
                 raise errors.Permanent(f"--{kind} {' '.join(unknown)}: known are {', '.join(known)}")
 
 
 class Cell(NamedTuple):
-    """One stream under one policy."""
+    """The result of one stream with one policy."""
 
     model: str
     mix: str
@@ -78,7 +80,7 @@ class Cell(NamedTuple):
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds each policy took, and for how many requests."""
+    """The seconds that each policy took, and the number of requests."""
 
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     requests: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -108,12 +110,12 @@ def run(options: Options, progress: Progress) -> report.Report:
 
 
 def summarize(cells: Iterable[Cell]) -> dict[str, Any]:
-    """Rates per policy: of all, by model, mix and load, by compute slices, and how ours stands in each setting."""
+    """Return rates per policy: total, by model, mix and load, by compute slices, and KGWE's margin in each setting."""
     cells = list(cells)
     settings = defaultdict(list)
     for cell in cells:
         settings[cell.model, cell.mix, cell.load].append(cell)
-    by_setting = {f"{model} {mix} {load}": _margin(each) for (model, mix, load), each in settings.items()}
+    by_setting = {f"{model} {mix} {load}": _compute_margin(each) for (model, mix, load), each in settings.items()}
     margins = list(by_setting.values())
     per_seed = defaultdict(list)
     for cell in cells:
@@ -121,21 +123,21 @@ def summarize(cells: Iterable[Cell]) -> dict[str, Any]:
     return {
         "acceptance": _rates(cells),
         "accepted_slices": _rates(cells, slices=True),
-        "by_model": _grouped(cells, lambda cell: cell.model),
-        "by_mix": _grouped(cells, lambda cell: cell.mix),
-        "by_load": _grouped(cells, lambda cell: str(cell.load)),
-        "slices_by_mix": _grouped(cells, lambda cell: cell.mix, slices=True),
+        "by_model": _group_cells(cells, lambda cell: cell.model),
+        "by_mix": _group_cells(cells, lambda cell: cell.mix),
+        "by_load": _group_cells(cells, lambda cell: str(cell.load)),
+        "slices_by_mix": _group_cells(cells, lambda cell: cell.mix, slices=True),
         "settings": len(margins),
         "settings_behind": sum(margin < 0 for margin in margins),
         "worst_setting": min(by_setting, key=lambda each: by_setting[each]),
         "worst_margin": round(min(margins), 4),
         "mean_margin": round(statistics.fmean(margins), 4),
-        "worst_margin_of_a_seed": round(min(_margin(each) for each in per_seed.values()), 4),
+        "worst_margin_of_a_seed": round(min(_compute_margin(each) for each in per_seed.values()), 4),
     }
 
 
-def _margin(cells: Iterable[Cell]) -> float:
-    """Ours less the best of the others."""
+def _compute_margin(cells: Iterable[Cell]) -> float:
+    """Return KGWE's rate minus the best rate of the others."""
     rates = _rates(cells, digits=9)
     return rates[OURS] - max((rate for policy, rate in rates.items() if policy != OURS), default=0.0)
 
@@ -149,7 +151,9 @@ def _rates(cells: Iterable[Cell], *, slices: bool = False, digits: int = 4) -> d
     return {policy: round(served[policy] / asked[policy], digits) for policy in served}
 
 
-def _grouped(cells: Iterable[Cell], key: Callable[[Cell], str], *, slices: bool = False) -> dict[str, dict[str, float]]:
+def _group_cells(
+    cells: Iterable[Cell], key: Callable[[Cell], str], *, slices: bool = False
+) -> dict[str, dict[str, float]]:
     groups = defaultdict(list)
     for cell in cells:
         groups[key(cell)].append(cell)
@@ -171,13 +175,13 @@ def _optimum(short: Mapping[str, list[float]]) -> dict[str, Any]:
 
 
 def _warm_up(options: Options, model: str) -> None:
-    """Tables and caches are made before anything is timed."""
-    atlas = _atlas(model)
+    """Build tables and caches before the timed part."""
+    atlas = _build_atlas(model)
     _replay_all(atlas, "mixed", _draw(options, atlas, (), "mixed", 1.0)[:200], options.cards)
 
 
 def _long_streams(options: Options, model: str, key: tuple[int, int], mix: str, clock: Clock) -> list[Cell]:
-    atlas = _atlas(model)
+    atlas = _build_atlas(model)
     cells = []
     for load in options.loads:
         for seed in range(options.seeds):
@@ -188,8 +192,8 @@ def _long_streams(options: Options, model: str, key: tuple[int, int], mix: str, 
 
 
 def _short_streams(options: Options, model: str, key: tuple[int, int], mix: str) -> dict[str, list[float]]:
-    """The share served of each short stream, by every policy and by the two optima."""
-    atlas = _atlas(model)
+    """Return the served fraction of each short stream, by policy and by optimum."""
+    atlas = _build_atlas(model)
     named = streams.named(atlas, streams.MIXES[mix])
     rates: dict[str, list[float]] = defaultdict(list)
     for cards, length in _SHORT.items():
@@ -231,8 +235,8 @@ def _decision_us(clock: Clock) -> dict[str, float]:
     return {name: round(seconds / clock.requests[name] * 1e6, 1) for name, seconds in clock.seconds.items()}
 
 
-def _atlas(model: str) -> LayoutGraph:
-    """All profiles without suffix."""
+def _build_atlas(model: str) -> LayoutGraph:
+    """Return the layout graph of all profiles without a suffix."""
     geometry = mig.GEOMETRIES[model]
     return layout_graph.get_layout_graph(
         geometry, [name for name, profile in geometry.profiles.items() if profile.is_plain]

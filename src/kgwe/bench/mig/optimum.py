@@ -1,9 +1,9 @@
-"""The most requests any policy could have served, knowing the whole stream beforehand.
+"""The largest number of requests that a policy could serve if it knew the whole stream in advance.
 
-Exact, for short streams on few cards: all reachable fleets are carried from request to request, each with
-the most it has served so far. Fleets that no later request can tell apart are one: cards have no names, and an
-instance's end counts only by the request it comes before. A fleet that could not get ahead of what is known to
-be possible, even if it served everything still to come, is dropped; with a good `at_least` few remain.
+The result is exact, for short streams on few GPUs. The search keeps all reachable fleets from request to request,
+each with the most requests it has served. Fleets that no later request can distinguish are merged: GPUs are
+interchangeable, and the end of a slice counts only by the next request. A fleet is dropped if it cannot exceed the
+known minimum even by serving all remaining requests. A good `at_least` leaves few fleets.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from kgwe.sharing.mig import layout_graph
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# A card: its instances as (place, number of the first request that finds it gone), ordered.
+# A GPU: its slices as (placement, number of the first request that finds it gone), ordered.
 _Card = tuple[tuple[int, int], ...]
 _Fleet = tuple[_Card, ...]
 
 
 class Request(NamedTuple):
-    """One instance asked for, served at once or never."""
+    """One requested slice, served at once or never."""
 
     start: float
     end: float
     profile: int
-    """By its number in the atlas."""
+    """The number of the profile in the layout graph."""
 
 
 def most_served(
@@ -42,10 +42,10 @@ def most_served(
     may_refuse: bool = True,
     limit: int = 1_000_000,
 ) -> int:
-    """The largest number of the requests (in time order) that can be served.
+    """Return the largest number of requests (in time order) that can be served.
 
-    `at_least` is a number known to be possible. Without `may_refuse` a request that fits somewhere is served, as
-    a policy must that does not know what comes. Permanent when more than `limit` fleets would have to be compared.
+    `at_least` is a number known to be possible. Without `may_refuse` each request that fits is served, as an online
+    policy must. Raise Permanent if more than `limit` fleets would have to be compared.
     """
     starts = [request.start for request in requests]
     places = [np.flatnonzero(atlas.profile_of == number).tolist() for number in range(len(atlas.profiles))]
@@ -56,8 +56,8 @@ def most_served(
         gone = bisect.bisect_left(starts, request.end)
         after: dict[_Fleet, int] = {}
         for fleet, count in served.items():
-            now = _expired(fleet, position)
-            grown = list(_grown(atlas, states, now, gone, places[request.profile]))
+            now = _drop_expired(fleet, position)
+            grown = list(_add_slice(atlas, states, now, gone, places[request.profile]))
             options = [(option, count + 1) for option in grown]
             if may_refuse or not grown:
                 options.append((now, count))
@@ -66,14 +66,14 @@ def most_served(
                     after[option] = total
         served = after
         if len(served) > limit:
-            raise errors.Permanent(f"{len(requests)} requests on {cards} cards are too many for an exact optimum")
+            raise errors.Permanent(f"{len(requests)} requests on {cards} GPUs are too many for an exact optimum")
     return max(served.values(), default=at_least)
 
 
-def _grown(
+def _add_slice(
     atlas: layout_graph.LayoutGraph, states: dict[_Card, int], fleet: _Fleet, gone: int, places: Sequence[int]
 ) -> Iterator[_Fleet]:
-    """The fleet with one instance more, in every way that differs."""
+    """Yield the fleet with one more slice, in each distinct way."""
     for number, card in enumerate(fleet):
         if number and card == fleet[number - 1]:
             continue
@@ -85,7 +85,7 @@ def _grown(
                 yield tuple(sorted((*fleet[:number], grown, *fleet[number + 1 :])))
 
 
-def _expired(fleet: _Fleet, now: int) -> _Fleet:
+def _drop_expired(fleet: _Fleet, now: int) -> _Fleet:
     if all(gone > now for card in fleet for _, gone in card):
         return fleet
     return tuple(sorted(tuple(each for each in card if each[1] > now) for card in fleet))

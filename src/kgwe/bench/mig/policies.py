@@ -1,14 +1,15 @@
-"""How others choose slots, by name, to be compared with.
+"""MIG policies of other systems, by name, for comparison.
 
     kgwe          the rule of `slots`
     first-fit     NVIDIA's DRA driver: devices are tried in the order they are advertised, card by card, start by start
     most-free     InstaSlice (now Dynamic Accelerator Slicer): the card with most free slices, first start that fits
-    count-based   nos: cards are cut ahead into one of the known full geometries; when no slice of the profile is free,
-                  the first card gets a geometry that has one and still as many of each profile as are in use
+    count-based   nos: GPUs are partitioned in advance into one of the known full geometries. If no slice of the
+    profile is
+             free, the first GPU gets a geometry that has one and keeps as many of each profile as are in use
 
-Each sees requests one by one, keeps what runs where it is and never refuses what it has found a place for.
-They are the rules as read in the sources, not the programs; where a program would do worse than its rule (nos
-plans by counts alone and may find that the card cannot be cut so), the rule here tries the next card.
+Each policy gets requests one by one, never moves a running slice and serves each request it finds a slot for. These
+are the rules from the sources, not the programs. Where a program does worse than its rule, the rule here tries the
+next GPU: nos plans by counts alone, and the driver may refuse that geometry.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class Policy(Protocol):
-    """Chooses for one fleet; told of every end."""
+    """A policy that chooses slots for one fleet and gets each release."""
 
     def place(self, states: NDArray[np.int64], profile: int) -> tuple[int, int] | None:
-        """(card, place) of the atlas for a profile by number; None when no place was found."""
+        """Return (GPU, placement in the graph) for a profile number, or None if there is no free slot."""
         ...
 
     def released(self, card: int, place: int) -> None:
-        """An instance ended; `states` of the next call say so, too."""
+        """Record that a slice ended; the `states` of the next call show it too."""
         ...
 
 
@@ -86,26 +87,26 @@ class CountBased:
     def __init__(self, atlas: layout_graph.LayoutGraph, mix: Mapping[str, float], cards: int) -> None:
         del mix
         self._atlas = atlas
-        # What each card is cut into, in use or not.
+        # Current slices of each GPU, in use or not.
         self._cuts = np.zeros(cards, np.int64)
-        # Known geometries are listed with the most slices first.
+        # Geometries with most slices come first.
         self._full = sorted(np.flatnonzero(atlas.maximal).tolist(), key=lambda state: -len(atlas.list_places(state)))
         self._recuts: dict[tuple[int, int], int] = {}
 
     def place(self, states: NDArray[np.int64], profile: int) -> tuple[int, int] | None:
-        for card, place in self._spare(states, profile):
+        for card, place in self._has_spare(states, profile):
             return card, place
         for card, state in enumerate(states.tolist()):
-            if (cut := self._recut(state, profile)) != layout_graph.NONE:
+            if (cut := self._choose_geometry(state, profile)) != layout_graph.NONE:
                 self._cuts[card] = cut
-                return card, next(place for _, place in self._spare(states[card : card + 1], profile, card))
+                return card, next(place for _, place in self._has_spare(states[card : card + 1], profile, card))
         return None
 
     def released(self, card: int, place: int) -> None:
         pass
 
-    def _spare(self, states: NDArray[np.int64], profile: int, first: int = 0) -> list[tuple[int, int]]:
-        """Slices of the profile that are cut and not in use; at most one."""
+    def _has_spare(self, states: NDArray[np.int64], profile: int, first: int = 0) -> list[tuple[int, int]]:
+        """Return whether the GPU has a free slice of the profile."""
         cuts = self._atlas.layouts[self._cuts[first : first + len(states)]]
         places = np.flatnonzero(self._atlas.profile_of == profile)
         mask = sum(1 << int(place) for place in places)
@@ -115,8 +116,8 @@ class CountBased:
         card = int((spare != 0).argmax())
         return [(first + card, int(spare[card] & -spare[card]).bit_length() - 1)]
 
-    def _recut(self, state: int, profile: int) -> int:
-        """The first known geometry that has the profile besides all that is in use."""
+    def _choose_geometry(self, state: int, profile: int) -> int:
+        """Return the first known geometry that has the profile besides all slices in use."""
         key = (state, profile)
         if key not in self._recuts:
             used = int(self._atlas.layouts[state])
@@ -134,7 +135,7 @@ class CountBased:
 
 
 def _first_places(atlas: layout_graph.LayoutGraph) -> list[NDArray[np.int64]]:
-    """For each profile: state -> the lowest place that is free, or NONE."""
+    """Return for each profile: state -> the lowest free placement, or NONE."""
     first = []
     for profile in atlas.profiles:
         places = np.array(atlas.places_of(profile.name))

@@ -1,8 +1,8 @@
-"""Random streams of MIG requests, and what becomes of them under a policy.
+"""Random streams of MIG requests, and their replay with a policy.
 
-Requests arrive as a Poisson process, each of a profile drawn from the mix, and run for an exponential time of
-mean 1. Load is offered compute slices over the fleet's slices. A request that finds no place is lost, so that the
-share of those served measures the policy and nothing else: no queue hides a bad place.
+Requests arrive as a Poisson process. Each has a profile drawn from the mix and an exponential run time with mean 1.
+Load is the requested compute slices divided by the fleet's slices. A request that finds no slot is lost: without a
+queue, the served fraction measures the policy alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kgwe.bench.mig.policies import Policy
     from kgwe.sharing.mig.layout_graph import LayoutGraph
 
-# Profiles are written by their size, so that one mix serves all models: compute slices, and memory if unusual.
+# Profiles are named by size, so one mix works for all models: compute slices, and memory if unusual.
 MIXES: Mapping[str, Mapping[str, float]] = {
     "even": {"1g": 1, "2g": 1, "3g": 1, "4g": 1, "7g": 1},
     "inference": {"1g": 5, "2g": 3, "3g": 1},
@@ -40,7 +40,9 @@ class Outcome(NamedTuple):
 
 
 def named(atlas: LayoutGraph, mix: Mapping[str, float]) -> dict[str, float]:
-    """The mix by a model's profile names (`1g2`: the 1g with twice the memory); sizes it has not are left out."""
+    """Return the mix with a model's profile names (`1g2`: 1g with twice the memory); sizes the model lacks are left
+    out.
+    """
     found = {}
     for size, share in mix.items():
         compute, _, rank = size.partition("g")
@@ -54,7 +56,7 @@ def named(atlas: LayoutGraph, mix: Mapping[str, float]) -> dict[str, float]:
 def draw(
     atlas: LayoutGraph, mix: Mapping[str, float], *, cards: int, load: float, requests: int, rng: np.random.Generator
 ) -> list[Request]:
-    """A stream of that many requests, in time order."""
+    """Return a stream of `count` requests, in time order."""
     shares = np.array([mix.get(profile.name, 0) for profile in atlas.profiles], float)
     shares /= shares.sum()
     slices = float(shares @ np.array([profile.compute for profile in atlas.profiles]))
@@ -66,7 +68,7 @@ def draw(
 
 
 def replay(atlas: LayoutGraph, policy: Policy, cards: int, requests: Sequence[Request], warm_up: int = 0) -> Outcome:
-    """Serve a stream from an empty fleet; the first `warm_up` requests fill it and are not counted."""
+    """Replay a stream from an empty fleet; the first `warm_up` requests fill it and are not counted."""
     states = np.zeros(cards, np.int64)
     running: list[tuple[float, int, int]] = []
     served = served_slices = asked_slices = 0

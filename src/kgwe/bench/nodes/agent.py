@@ -1,12 +1,12 @@
-"""`kgwe bench agent`: what the agent costs a node that does nothing but be there.
+"""`kgwe bench agent`: the cost of the agent on an idle node.
 
-A real agent process reads simulated hardware through the C library, by the settings of the DaemonSet (instruments every
-5 s, the machine every 30 s), publishes to a real API server, and is scraped every 15 s as Prometheus does. CPU is that
-of the process and all its threads; the C library takes its own share of it, as a driver does. Two machines: eight whole
-cards, and eight cards cut into seven instances each.
+A real agent reads simulated hardware through the C library with the settings of the DaemonSet: readings every 5 s,
+the machine every 30 s. It publishes to a real API server and is scraped every 15 s. CPU time covers the process with
+all threads; the C library has its part of it, as a driver has. Two nodes are measured: eight whole GPUs, and eight
+GPUs with seven slices each.
 
-Bytes are those of the writes to the GPUNode. In an hour in which nothing happens these are heartbeats alone; how long
-one is is measured in a second, short run with frequent ones.
+Bytes are those of the writes to the GPUNode. On an idle node these are heartbeats only. Their size comes from a
+second, short run with frequent heartbeats.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _WRITES: Final = "kgwe_agent_api_writes_total"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    # Seconds that are measured, after those to warm up.
+    # Seconds of measurement, after those of the warm-up.
     seconds: float = 60.0
     warm_up: float = 15.0
     standalone: bool = False
@@ -70,7 +70,7 @@ def run(options: Options, progress: Progress) -> report.Report:
     found = build.ensure_binaries(progress)
     machine = report.examine_machine(kubernetes=clusters.version(found))
     with clusters.private(clusters.name_of("agent"), found, progress) as cluster:
-        with progress.step("Bringing up nodes"):
+        with progress.step("Creating nodes"):
             asyncio.run(_prepare(cluster))
         return _report(options, _measure_all(options, cluster, progress), machine)
 
@@ -82,7 +82,7 @@ async def _prepare(cluster: LocalCluster) -> None:
 
 
 def _report(options: Options, machines: dict[str, dict[str, Any]], machine: report.Machine) -> report.Report:
-    """The worst of all machines by their own names, and everything by machine."""
+    """Return the worst of all nodes under the plain names, and all numbers by node."""
     metrics: dict[str, Any] = {
         name: _worst(machines, name) for name in ("cpu_share", "rss_mb", "update_bytes_per_hour")
     }
@@ -94,17 +94,17 @@ def _worst(machines: dict[str, dict[str, Any]], name: str) -> float | None:
 
 
 def nodes() -> Iterator[tuple[str, FleetNode]]:
-    """Eight whole cards, and eight cards of seven instances."""
+    """Return a node with eight whole GPUs, and one with eight GPUs of seven slices each."""
     known = {each.name: each for each in inventory.expand(models.load(_MODEL), _NODES)}
     yield "8 GPUs", known["h100-0000"]
     cut = known["a100-mig-0000"]
     geometry = cut.model.geometry
     if geometry is None:
-        raise errors.InvariantBroken(f"a {cut.model.name} can be cut")
+        raise errors.InvariantBroken(f"a {cut.model.name} supports MIG")
     small = min(geometry.profiles.values(), key=lambda profile: (profile.units, profile.memory_mib, profile.name))
     layout = tuple(mig.Placement(small, start) for start in small.starts)
     pool = dataclasses.replace(cut.pool, layouts=(layout,) * len(cut.gpus))
-    yield f"{len(layout) * len(cut.gpus)} MIG instances", dataclasses.replace(cut, pool=pool)
+    yield f"{len(layout) * len(cut.gpus)} MIG slices", dataclasses.replace(cut, pool=pool)
 
 
 def _measure_all(options: Options, cluster: LocalCluster | None, progress: Progress) -> dict[str, dict[str, Any]]:
@@ -154,7 +154,7 @@ def _bytes(machine: AgentMachine, cluster: LocalCluster, written: Written, secon
         time.sleep(_HEARTBEAT_S / 2)
     machine.kill()
     if not beats.heartbeats:
-        raise errors.Transient(f"the agent gave no sign of life in {_START_S:.0f} s; see {machine.log}")
+        raise errors.Transient(f"the agent did not write its GPUNode within {_START_S:.0f} s; see {machine.log}")
     each = beats.heartbeat_bytes / beats.heartbeats
     hourly = each * _HOUR_S / Settings().heartbeat_interval_seconds + written.other_bytes * _HOUR_S / seconds
     return {
@@ -166,7 +166,7 @@ def _bytes(machine: AgentMachine, cluster: LocalCluster, written: Written, secon
 
 
 async def _object_bytes(cluster: LocalCluster, name: str) -> int:
-    """What every heartbeat sends to everyone who watches."""
+    """Return the size of the object that each heartbeat sends to all watchers."""
     async with KubeClient.connect(cluster.kubeconfig) as client:
         return len(await client.request("GET", resources.GPU_NODE.path(name=name)))
 
@@ -176,7 +176,7 @@ async def _object_bytes(cluster: LocalCluster, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What an agent has written to its GPUNode."""
+    """The writes of an agent to its GPUNode."""
 
     heartbeats: float = 0.0
     heartbeat_bytes: float = 0.0
@@ -208,21 +208,21 @@ def _scrape(machine: AgentMachine) -> str:
 
 
 def _await_ready(machine: AgentMachine) -> None:
-    """Until it has measured something; with a cluster it publishes in the same second."""
+    """Wait for the agent's first reading; with a cluster it publishes within a second."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         if not machine.is_running():
-            raise errors.Permanent(f"the agent ended: {machine.log.read_text()[-1000:]}")
+            raise errors.Permanent(f"the agent exited: {machine.log.read_text()[-1000:]}")
         try:
             with urllib.request.urlopen(f"http://{machine.metrics_address}/health", timeout=5):
                 return
         except OSError:
             time.sleep(0.1)
-    raise errors.Transient(f"the agent was not ready in {_START_S:.0f} s: {machine.log.read_text()[-1000:]}")
+    raise errors.Transient(f"the agent was not ready within {_START_S:.0f} s: {machine.log.read_text()[-1000:]}")
 
 
 def _wait(machine: AgentMachine, seconds: float, say: Callable[[str], None], what: str) -> None:
-    """Let time pass, scraping now and then."""
+    """Wait, and scrape from time to time."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         say(f"{what}, {left:.0f} s left")
@@ -231,7 +231,7 @@ def _wait(machine: AgentMachine, seconds: float, say: Callable[[str], None], wha
 
 
 def _cpu_s(pid: int) -> float:
-    """Of the process and its threads, so far."""
+    """Return the CPU seconds so far of the process with its threads."""
     fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
-    # utime and stime of proc(5), counted after the command's closing bracket.
+    # utime and stime of proc(5), counted after the closing bracket of the command.
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

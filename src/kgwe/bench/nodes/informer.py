@@ -1,8 +1,8 @@
-"""`kgwe bench informer`: what it costs to know every pod of a big cluster.
+"""`kgwe bench informer`: the cost of listing all pods of a large cluster.
 
-Pods that nobody schedules are created on a private cluster and listed page by page, each time by a process of its
-own: by our informer, by the same in JSON, by lightkube's typed client (the baseline), and into plain dictionaries. Wall
-time includes the API server, which encodes every page on the same machine; CPU time is the lister's alone.
+Unscheduled pods are created on a private cluster and listed page by page, each time in a separate process: with
+KGWE's informer, with the informer in JSON, with lightkube's typed client (the baseline), and into plain dictionaries.
+Wall time includes the API server, which encodes each page on the same machine; CPU time is that of the client only.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _NAMESPACE = "default"
 class Options:
     pods: int = 10_000
     page_size: int = 500
-    # Lists per process, after one to warm up.
+    # Lists per process, after one warm-up list.
     lists: int = 3
-    # Processes per way of listing, taken in turns.
+    # Processes per method, run alternately.
     repeat: int = 3
 
     def check(self) -> None:
@@ -52,7 +52,7 @@ class Options:
 
 
 def run(options: Options, progress: Progress) -> report.Report:
-    """Create the pods, list them in each way, and compare."""
+    """Create the pods, list them with each method, and compare."""
     options.check()
     found = build.ensure_binaries(progress)
     machine = report.examine_machine(kubernetes=clusters.version(found))
@@ -69,7 +69,7 @@ def run(options: Options, progress: Progress) -> report.Report:
 
 
 def summarize(results: Mapping[str, Sequence[informer_probe.Result]]) -> dict[str, Any]:
-    """The informer's numbers by their own names, everything by way of listing; medians over all lists."""
+    """Return the informer's numbers under plain names, and all numbers by method; medians over all lists."""
     ways = {way: _numbers(each) for way, each in results.items()}
     mine, baseline = ways[informer_probe.INFORMER], ways[informer_probe.LIGHTKUBE]
     return {
@@ -103,7 +103,7 @@ def _numbers(results: Sequence[informer_probe.Result]) -> dict[str, Any]:
 
 
 def pod(index: int) -> dict[str, Any]:
-    """A training pod as an operator would write it; the API server adds as much again."""
+    """Return a training pod as an operator would create it; the API server adds as much again."""
     job = f"train-{index // 64}"
     labels = {
         "app": job,
@@ -115,7 +115,7 @@ def pod(index: int) -> dict[str, Any]:
     return {
         "metadata": {"name": f"{job}-{index % 64}", "labels": labels, "annotations": {"example.com/team": "research"}},
         "spec": {
-            # Nobody's scheduler: they stay pending and nobody writes to them while they are listed.
+            # No scheduler has this name: the pods stay pending and are not written while they are listed.
             "schedulerName": "nobody",
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 0,
@@ -139,7 +139,7 @@ def pod(index: int) -> dict[str, Any]:
 async def create_pods(
     client: KubeClient, count: int, namespace: str = _NAMESPACE, progress: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Create `count` pods that nobody schedules; `progress(done)` is told now and then."""
+    """Create `count` unscheduled pods and call `progress(done)` from time to time."""
     done = 0
 
     async def create(index: int) -> None:

@@ -1,6 +1,6 @@
-"""One process that lists all pods in one way and says what that cost it: `python -m kgwe.bench.nodes.informer_probe`.
+"""One process that lists all pods with one method and reports the cost: `python -m kgwe.bench.nodes.informer_probe`.
 
-A process for each, so that memory of one way is not charged to another.
+Separate processes keep the memory of the methods apart.
 """
 
 from __future__ import annotations
@@ -49,8 +49,13 @@ class Result(msgspec.Struct, frozen=True):
 
 
 async def measure(way: str, kubeconfig: str, page_size: int, lists: int) -> Result:
-    """List once to warm up, then `lists` times on the clock; the objects of the last list are kept while weighing."""
-    connected = {INFORMER: _by_informer, JSON: _in_json, LIGHTKUBE: _by_lightkube, DICTS: _as_dicts}[way]
+    """List once to warm up, then `lists` times; keep the objects of the last list while memory is measured."""
+    connected = {
+        INFORMER: _list_in_protobuf,
+        JSON: _list_in_json,
+        LIGHTKUBE: _list_with_lightkube,
+        DICTS: _list_as_dicts,
+    }[way]
     before_mb = _rss_mb()
     walls, cpus = [], []
     kept: Any = None
@@ -72,22 +77,24 @@ async def measure(way: str, kubeconfig: str, page_size: int, lists: int) -> Resu
         rss_before_mb=before_mb,
         rss_mb=weight_mb,
         rss_peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
-        bytes=await _bytes(kubeconfig, page_size, Codecs(resources.POD).accept if way == INFORMER else encoding.JSON),
+        bytes=await _estimate_bytes(
+            kubeconfig, page_size, Codecs(resources.POD).accept if way == INFORMER else encoding.JSON
+        ),
     )
 
 
-def _by_informer(kubeconfig: str, page_size: int) -> AbstractAsyncContextManager[List]:
-    """As our processes do: in protobuf."""
-    return _informed(resources.POD, kubeconfig, page_size)
+def _list_in_protobuf(kubeconfig: str, page_size: int) -> AbstractAsyncContextManager[List]:
+    """List in protobuf, as KGWE's processes do."""
+    return _list_with_informer(resources.POD, kubeconfig, page_size)
 
 
-def _in_json(kubeconfig: str, page_size: int) -> AbstractAsyncContextManager[List]:
-    """The same informer, as it reads kinds that have no protobuf."""
-    return _informed(dataclasses.replace(resources.POD, message=""), kubeconfig, page_size)
+def _list_in_json(kubeconfig: str, page_size: int) -> AbstractAsyncContextManager[List]:
+    """List with the informer in JSON, as for kinds without protobuf."""
+    return _list_with_informer(dataclasses.replace(resources.POD, message=""), kubeconfig, page_size)
 
 
 @asynccontextmanager
-async def _informed(kind: Resource[Any], kubeconfig: str, page_size: int) -> AsyncIterator[List]:
+async def _list_with_informer(kind: Resource[Any], kubeconfig: str, page_size: int) -> AsyncIterator[List]:
     async with KubeClient.connect(kubeconfig) as client:
 
         async def list_all() -> Any:
@@ -104,8 +111,8 @@ async def _informed(kind: Resource[Any], kubeconfig: str, page_size: int) -> Asy
 
 
 @asynccontextmanager
-async def _by_lightkube(kubeconfig: str, page_size: int) -> AsyncIterator[List]:
-    # Imported here: its models weigh on the memory of the other ways.
+async def _list_with_lightkube(kubeconfig: str, page_size: int) -> AsyncIterator[List]:
+    # Imported here, because its models would add to the memory of the other methods.
     from lightkube import AsyncClient, KubeConfig  # noqa: PLC0415
     from lightkube.resources.core_v1 import Pod  # noqa: PLC0415
 
@@ -121,7 +128,7 @@ async def _by_lightkube(kubeconfig: str, page_size: int) -> AsyncIterator[List]:
 
 
 @asynccontextmanager
-async def _as_dicts(kubeconfig: str, page_size: int) -> AsyncIterator[List]:
+async def _list_as_dicts(kubeconfig: str, page_size: int) -> AsyncIterator[List]:
     pods: Resource[Any] = Resource("", "v1", "pods", "Pod", namespaced=True, type=dict[str, Any])
     async with KubeClient.connect(kubeconfig) as client:
 
@@ -131,8 +138,8 @@ async def _as_dicts(kubeconfig: str, page_size: int) -> AsyncIterator[List]:
         yield list_all
 
 
-async def _bytes(kubeconfig: str, page_size: int, accept: str) -> int:
-    """What the server sends for all of them, from one page."""
+async def _estimate_bytes(kubeconfig: str, page_size: int, accept: str) -> int:
+    """Return the total size of the responses, extrapolated from one page."""
     async with KubeClient.connect(kubeconfig) as client:
         params = {"limit": str(page_size)}
         body = await client.request("GET", resources.POD.path(), params=params, accept=accept)
@@ -147,7 +154,7 @@ def _rss_mb() -> float:
 
 
 def _run() -> Callable[[Awaitable[Result]], Result]:
-    """The faster loop where it is installed, as in our own processes; the same for every way."""
+    """Run with uvloop if it is installed, as KGWE's processes do; the same for all methods."""
     try:
         import uvloop  # noqa: PLC0415 - optional: absent on other systems
     except ImportError:

@@ -1,12 +1,11 @@
-"""How fast one pod gets its node, in a half-full fleet of mixed nodes with eight GPUs each.
+"""The speed of decisions for single pods, in a half-full fleet of mixed nodes with eight GPUs each.
 
-One step is: a pod of the mix arrives, the engine decides, the grant is booked; then a pod drawn at random leaves,
-so that the fleet stays half full and nodes keep changing under the engine's feet. Timed is what the arrival costs,
-decision and booking; the departure is not. Beside it, on the same states, a plain loop over the same
-rules (`kgwe.bench.placement.naive`) decides for some of the pods, and must choose the same node.
+In one step a pod of the mix arrives, the engine decides, and the grant is booked. Then a random pod leaves, so the
+fleet stays half full and nodes keep changing. The time covers the decision and the booking, not the departure. On the
+same states a plain loop over the same rules (`kgwe.bench.placement.naive`) decides for some of the pods and must
+choose the same node.
 
-A request never seen before has no ranks to fall back on: its first decision judges every node and is
-reported on its own.
+A new request has no cached ranks: its first decision scores each node and is reported separately.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ if TYPE_CHECKING:
     from kgwe.local.host.progress import Progress, Step
     from kgwe.placement.fleet.node import Request
 
-#: as the goals are stated; other fleets' machines may have any number
+# : the goals are stated for eight GPUs; other nodes of a fleet may have any number
 CARDS = 8
-# The rate is that of the median round: a neighbour that takes the CPU for a while spoils one, not all.
+# The result is the median round, so a temporary load on the CPU spoils one round only.
 _ROUNDS = 10
-# The loop's time grows with the nodes; at larger sizes it decides for fewer pods.
+# The loop's time grows with the nodes, so it decides for fewer pods at larger sizes.
 _LEAST_COMPARED = 8
 
 
@@ -52,7 +51,7 @@ class Options:
 
 
 def run(options: Options, progress: Progress) -> report.Report:
-    """Every size in turn; the numbers at the top are those of the first."""
+    """Measure each fleet size; the headline numbers are those of the first."""
     machine = report.examine_machine()
     sizes: dict[str, dict[str, Any]] = {}
     for nodes in options.nodes:
@@ -62,7 +61,7 @@ def run(options: Options, progress: Progress) -> report.Report:
     mine = sizes[str(first)]
     metrics: dict[str, Any] = {key: value for key, value in mine.items() if key != "gpus"}
     if last != first:
-        # By CPU time: what others do on the machine would be taken for growth.
+        # CPU time: other load on the machine would look like growth.
         metrics["growth"] = round(mine["cpu_decisions_per_s"] / sizes[str(last)]["cpu_decisions_per_s"], 3)
         metrics["growth_nodes"] = round(last / first, 3)
     metrics["by_nodes"] = sizes
@@ -70,16 +69,16 @@ def run(options: Options, progress: Progress) -> report.Report:
 
 
 def snapshot_of(fleet: str, nodes: int) -> Snapshot:
-    """Nodes of a fleet model, only of its machines with eight cards."""
+    """Return a snapshot of nodes of a fleet model, with eight-GPU machines only."""
     model = models.load(fleet)
     pools = tuple(pool for pool in model.pools if len(pool.machine.wiring.slots) == CARDS)
     if not pools:
-        raise errors.Permanent(f"fleet {fleet!r} has no machine with {CARDS} GPUs: name another, such as mixed")
+        raise errors.Permanent(f"fleet {fleet!r} has no machine with {CARDS} GPUs; choose another fleet, such as mixed")
     return Snapshot.from_nodes(fleets.build_nodes(inventory.expand(dataclasses.replace(model, pools=pools), nodes)))
 
 
 def _measure(options: Options, nodes: int, step: Step) -> dict[str, Any]:
-    step.update("filling half of it")
+    step.update("filling half of the fleet")
     snapshot = snapshot_of(options.fleet, nodes)
     rng = np.random.default_rng(options.seed)
     running = fleets.half_full(snapshot, options.seed)
@@ -94,7 +93,7 @@ def _measure(options: Options, nodes: int, step: Step) -> dict[str, Any]:
     spent = np.array(times) / 1e3
     mean_us = float(np.median([part.mean() for part in np.array_split(spent, min(_ROUNDS, len(spent)))]))
     rss_mb = _rss_mb()
-    step.update("deciding again, by a plain loop")
+    step.update("repeating decisions with a plain loop")
     compared = max(options.naive * options.nodes[0] // nodes, min(options.naive, _LEAST_COMPARED))
     return {
         "decisions_per_s": round(1e6 / mean_us, 1),
@@ -103,8 +102,8 @@ def _measure(options: Options, nodes: int, step: Step) -> dict[str, Any]:
         "p50_ms": round(float(np.percentile(spent, 50)) / 1e3, 4),
         "p99_ms": round(float(np.percentile(spent, 99)) / 1e3, 4),
         "refused": refused,
-        **_against_loop(engine, running, compared, rng),
-        "new_request_ms": _new_request_ms(snapshot, options),
+        **_compare_with_loop(engine, running, compared, rng),
+        "new_request_ms": _time_new_request_ms(snapshot, options),
         "prepare_s": round(prepared, 4),
         "gpus": int(sum(node.shape.gpu_count for node in snapshot.nodes)),
         "rss_mb": rss_mb,
@@ -114,7 +113,7 @@ def _measure(options: Options, nodes: int, step: Step) -> dict[str, Any]:
 def churn(
     engine: Engine, running: list[Callable[[], None]], requests: Sequence[Request], rng: np.random.Generator
 ) -> tuple[list[int], float, int]:
-    """Nanoseconds of each arrival, CPU seconds of all steps (departures included), and how many were refused."""
+    """Return the nanoseconds of each arrival, the CPU seconds of all steps, and the number of refusals."""
     leaving = rng.random(len(requests)).tolist()
     times: list[int] = []
     refused = 0
@@ -133,10 +132,10 @@ def churn(
     return times, time.process_time() - cpu, refused
 
 
-def _against_loop(
+def _compare_with_loop(
     engine: Engine, running: list[Callable[[], None]], count: int, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """The loop's rate, and whether both chose the same node every time."""
+    """Return the loop's rate, and whether both chose the same node each time."""
     loop = naive.Loop(engine.snapshot)
     for _, request in fleets.MIX:
         loop.prepare(request)
@@ -164,11 +163,11 @@ def _against_loop(
 
 
 def is_correct(metrics: dict[str, Any]) -> bool:
-    """Whether the engine chose as the loop did, at every size."""
+    """Return whether the engine and the loop chose the same nodes at each size."""
     return all(each["naive_agreed"] == each["naive_compared"] for each in metrics["by_nodes"].values())
 
 
-def _new_request_ms(snapshot: Snapshot, options: Options) -> float:
+def _time_new_request_ms(snapshot: Snapshot, options: Options) -> float:
     engine = Engine(snapshot)
     for _, request in fleets.MIX:
         engine.decide(request)

@@ -245,7 +245,7 @@ class Site:
         self, landed: Sequence[locality.Landed], gangs: Sequence[tuple[int, int]], plan_s: tuple[float, ...] = ()
     ) -> Run:
         spans = tuple(len({self.leaf_of[node] for node in gang.nodes}) for gang in landed)
-        bound = locality.fewest(landed, self.leaf_of, self.free) / max(len(landed), 1)
+        bound = locality.count_fewest_leaves(landed, self.leaf_of, self.free) / max(len(landed), 1)
         most = count_most(tuple(sorted(self.free.values())), tuple(gangs))
         return Run(spans, bound, sum(gang.pods * gang.gpus for gang in landed), most, plan_s)
 

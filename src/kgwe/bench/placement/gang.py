@@ -1,14 +1,14 @@
-"""How fast and how well gangs are placed, and how fast an impossible one is told no and why.
+"""The speed and quality of plans for gangs, and the speed of a diagnosis for an impossible gang.
 
     tree        512 pods of 2 GPUs on 512 nodes in 4 zones x 8 blocks x 8 racks x 2, rack preferred
     fill        50 gangs of 8 pods of 8 GPUs, one after the other, on 500 nodes in leaves of 10
-    impossible  a gang of 20 pods of 8 GPUs, 490 of 500 nodes taken: the verdict, with its certificate
-    large       1,000 pods of 8 GPUs on 5,000 nodes, half of them taken at random
+    impossible  a gang of 20 pods of 8 GPUs, 490 of 500 nodes in use: the refusal, with its diagnosis
+    large       1,000 pods of 8 GPUs on 5,000 nodes, half of them in use, at random
 
-Nodes are DGX H100. Beside it, on the same states, what a scheduler does that looks at one pod and one node at a time
-(`naive_*`): for a gang it tries domain after domain, pod after pod, the tightest node that fits (no taints or labels,
-no ring, no ranks, no reasons, and the first domain that works); for the fill it knows of no gangs and takes the
-emptiest node, as kube-scheduler's default scoring does.
+Nodes are DGX H100. The baseline (`naive_*`) places pod after pod on the same states. For a gang it tries one domain
+after the other and puts each pod on the tightest node that fits. It has no taints, labels, rings, ranks or reasons,
+and takes the first domain that works. For the fill it ignores gangs and takes the emptiest node, as kube-scheduler's
+default scoring does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _Done = TypeVar("_Done")
 
 FLEET: Final = "dgx-h100"
-#: one pod that takes a whole node
+# : one pod with a whole node
 WHOLE: Final = Request(Gpus(count=8), 64_000, 2**38)
 _PAIR: Final = Request(Gpus(count=2), 8_000, 2**35)
 
@@ -65,11 +65,13 @@ class Site:
     tree: Tree
     levels: tuple[str, ...]
     paths: list[tuple[str, ...]]
-    """Node -> its domains, the nearest first."""
+    """Node -> its domains, nearest first."""
 
 
 def site(shape: Shape, levels: Sequence[tuple[str, int]], nodes: int) -> Site:
-    """`levels`: name and nodes per domain, the nearest first. Leaves are oversubscribed by two."""
+    """Return nodes in a tree. `levels` has the name and nodes per domain, nearest first. Leaves are oversubscribed by
+    two.
+    """
     names = tuple(name for name, _ in levels)
     paths = [tuple(f"{name}-{number // size}" for name, size in levels) for number in range(nodes)]
     speed = bandwidth.network_gb_per_s(shape.wiring, range(shape.gpu_count))
@@ -90,7 +92,7 @@ def run(options: Options, progress: Progress) -> report.Report:
 
 
 def is_correct(metrics: dict[str, Any]) -> bool:
-    """Whether every gang that fits a leaf got one, and everything else was placed or refused as it has to be."""
+    """Return whether each gang that fits in a leaf got one, and each other gang was placed or refused correctly."""
     return bool(metrics["one_leaf_share"] == metrics["ideal_one_leaf_share"] and metrics["unplaced"] == 0)
 
 
@@ -100,9 +102,9 @@ def is_correct(metrics: dict[str, Any]) -> bool:
 def _tree(shape: Shape, options: Options) -> dict[str, Any]:
     where = site(shape, (("rack", 2), ("block", 16), ("zone", 128)), 512)
     gang = GangRequest.uniform(_PAIR, 512, preferred="rack")
-    first_s, plan = _timed(lambda: planned(where, gang))
-    spent = [_timed(lambda: planned(where, gang))[0] for _ in range(options.repeat)]
-    naive = [_timed(lambda: naive_plan(where, _PAIR, 512))[0] for _ in range(max(1, options.repeat // 2))]
+    first_s, plan = _time_plan(lambda: planned(where, gang))
+    spent = [_time_plan(lambda: planned(where, gang))[0] for _ in range(options.repeat)]
+    naive = [_time_plan(lambda: naive_plan(where, _PAIR, 512))[0] for _ in range(max(1, options.repeat // 2))]
     racks = {where.paths[where.snapshot.index[node]][0] for node in plan.nodes}
     return {
         "plan_s": _median(spent),
@@ -121,7 +123,7 @@ def _fill(shape: Shape, options: Options) -> dict[str, Any]:
     gang = GangRequest.uniform(WHOLE, pods, preferred="leaf")
     spent, leaves, unplaced = [], [], 0
     for _ in range(gangs):
-        seconds, plan = _timed(lambda: planner.plan(gang))
+        seconds, plan = _time_plan(lambda: planner.plan(gang))
         spent.append(seconds)
         if isinstance(plan, Refusal):
             unplaced += 1
@@ -147,14 +149,14 @@ def _impossible(shape: Shape, options: Options) -> dict[str, Any]:
     taken = np.sort(rng.permutation(500)[:490]).tolist()
     grants = [Grant(node, 64_000, 2**38, gpus=shape.all_gpus) for node in taken]
     where.snapshot.commit_all(grants)
-    # Jobs of up to eight nodes that may be evicted, all of lower priority.
+    # Running jobs of up to eight nodes, all of lower priority and evictable.
     pods = [Member(f"pod-{i}", WHOLE, grant) for i, grant in enumerate(grants)]
     jobs = Evictable([Running(f"job-{i // 8}", tuple(pods[i : i + 8])) for i in range(0, len(pods), 8)], now_s=3600.0)
     gang = GangRequest.uniform(WHOLE, 20, required="spine", priority=1, name="hero")
     refusal = _refused(where, gang, jobs)
-    spent = [_timed(lambda: _refused(where, gang, jobs))[0] for _ in range(options.repeat)]
-    verdict = [_timed(lambda: _refused(where, gang))[0] for _ in range(options.repeat)]
-    naive = [_timed(lambda: naive_plan(where, WHOLE, 20))[0] for _ in range(options.repeat)]
+    spent = [_time_plan(lambda: _refused(where, gang, jobs))[0] for _ in range(options.repeat)]
+    verdict = [_time_plan(lambda: _refused(where, gang))[0] for _ in range(options.repeat)]
+    naive = [_time_plan(lambda: naive_plan(where, WHOLE, 20))[0] for _ in range(options.repeat)]
     return {
         "impossible_s": _median(spent),
         "impossible_without_evictions_s": _median(verdict),
@@ -168,8 +170,8 @@ def _large(shape: Shape, options: Options) -> dict[str, Any]:
     where = half_taken(shape, 5_000, options.seed)
     gang = GangRequest.uniform(WHOLE, 1_000, preferred="leaf")
     plan = planned(where, gang)
-    spent = [_timed(lambda: planned(where, gang))[0] for _ in range(options.repeat)]
-    naive = _timed(lambda: naive_plan(where, WHOLE, 1_000))[0]
+    spent = [_time_plan(lambda: planned(where, gang))[0] for _ in range(options.repeat)]
+    naive = _time_plan(lambda: naive_plan(where, WHOLE, 1_000))[0]
     return {
         "large_plan_s": _median(spent),
         "naive_large_plan_s": round(naive, 4),
@@ -199,18 +201,18 @@ def half_taken(shape: Shape, nodes: int, seed: int) -> Site:
 def planned(where: Site, gang: GangRequest) -> GangPlan:
     plan = GangPlanner(Fitter(where.snapshot), where.tree).plan(gang)
     if isinstance(plan, Refusal):
-        raise errors.InvariantBroken(f"a gang that has room was refused: {plan.message}")
+        raise errors.InvariantBroken(f"a gang that fits was refused: {plan.message}")
     return plan
 
 
 def _refused(where: Site, gang: GangRequest, evictable: Evictable | None = None) -> Diagnosis:
     refusal = GangPlanner(Fitter(where.snapshot), where.tree).plan(gang, evictable=evictable)
     if isinstance(refusal, GangPlan) or not isinstance(refusal.detail, Diagnosis):
-        raise errors.InvariantBroken("a gang that has no room was placed")
+        raise errors.InvariantBroken("a gang that does not fit was placed")
     return refusal.detail
 
 
-def _timed(work: Callable[[], _Done]) -> tuple[float, _Done]:
+def _time_plan(work: Callable[[], _Done]) -> tuple[float, _Done]:
     begun = time.perf_counter()
     done = work()
     return time.perf_counter() - begun, done
@@ -220,11 +222,13 @@ def _median(seconds: Sequence[float]) -> float:
     return round(statistics.median(seconds), 5)
 
 
-# --- what it is compared with ---------------------------------------------------------------------------
+# --- baseline ------------------------------------------------------------------------------------------
 
 
 def naive_plan(where: Site, request: Request, pods: int) -> list[int] | None:
-    """Node of each pod: domain after domain from the lowest level, pod after pod, the tightest node it fits."""
+    """Return the node of each pod: tries domains from the lowest level up, and for each pod the tightest node that
+    fits.
+    """
     snapshot = where.snapshot
     best = [
         gpu_tables.build_table(shape.wiring, request.preference).best_sets(request.gpus.count).tolist()
@@ -235,13 +239,13 @@ def naive_plan(where: Site, request: Request, pods: int) -> list[int] | None:
         for node, path in enumerate(where.paths):
             members.setdefault("" if level is None else path[level], []).append(node)
         for nodes in members.values():
-            placed = _one_by_one(where, nodes, request, pods, best)
+            placed = _place_one_by_one(where, nodes, request, pods, best)
             if placed is not None:
                 return placed
     return None
 
 
-def _one_by_one(
+def _place_one_by_one(
     where: Site, nodes: Sequence[int], request: Request, pods: int, best: list[list[int]]
 ) -> list[int] | None:
     snapshot = where.snapshot
@@ -274,6 +278,6 @@ def _one_by_one(
 
 
 def naive_fill(where: Site, gangs: int, pods: int, rng: np.random.Generator) -> list[int]:
-    """Leaves that each gang is spread over when every pod takes one of the emptiest nodes, at random among equals."""
+    """Return the leaves of each gang if each pod takes a random one of the emptiest nodes."""
     order = rng.permutation(len(where.paths))[: gangs * pods].tolist()
     return [len({where.paths[node][0] for node in order[i : i + pods]}) for i in range(0, gangs * pods, pods)]

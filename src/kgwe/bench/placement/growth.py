@@ -1,17 +1,17 @@
 """How the cost of a decision grows with the nodes of a fleet, the GPUs of a node, and the pods of a gang.
 
     pod_by_nodes   a pod of a mix on half-full fleets of mixed nodes with eight GPUs, as in `kgwe bench engine`
-    pod_by_gpus    a pod of one card or of half a node, on 1,000 equal nodes with 1 to 16 GPUs, half full
-    gang_by_nodes  64 pods of 8 GPUs on DGX H100 nodes, half of them taken at random, leaf preferred
+    pod_by_gpus    a pod of one GPU or of half a node, on 1,000 equal nodes with 1 to 16 GPUs, half full
+    gang_by_nodes  64 pods of 8 GPUs on DGX H100 nodes, half of them in use, at random, leaf preferred
     gang_by_pods   1 to 1,024 such pods on 5,000 nodes
 
-Times are seconds of this process's CPU: what others do on the machine would be taken for growth.
+Times are CPU seconds of this process: other load on the machine would look like growth.
 
-    again          a pod whose like was asked for before: decide, book; another one leaves
-    new_template   the first decision for a pod like none before
-    new_machine    the tables of card sets, made once for every kind of node, and first decisions
-    plan           a gang's plan from a snapshot alone, the tables made; median
-    loop           the same pod or gang by a plain loop: over the same rules for pods, over fewer for gangs (see
+    again          a pod with a known request: decide and book; another pod leaves
+    new_template   the first decision for a new request
+    new_machine    the GPU-set tables, computed once per kind of node, and first decisions
+    plan           the plan of a gang from a snapshot, tables cached; median
+    loop           the same pod or gang with a plain loop: all rules for pods, fewer for gangs (see
                    `kgwe.bench.placement.gang`)
 """
 
@@ -52,9 +52,9 @@ _GANG: Final = 64
 _UNSEEN: Final = 10
 # At 16,000 nodes the loop takes a fifth of a second.
 _LOOPS: Final = 8
-# Of a size that is not measured, so that its tables stay to be made.
+# A size that is not measured, so its tables are not cached.
 _WARM_UP_GPUS: Final = 3
-# In the picture.
+# Labels in the chart.
 _NAMES: Final = {
     "again": "pod of a known template",
     "new_template": "pod of a new template",
@@ -81,21 +81,21 @@ def run(options: Options, progress: Progress) -> report.Report:
     machine = report.examine_machine()
     metrics: dict[str, Any] = {}
     _pod_by_gpus(dataclasses.replace(options, gpus_nodes=10, decisions=10), _WARM_UP_GPUS)
-    # First: tables that another fleet has had made would be no news.
-    with progress.step("pods by GPUs of a node") as step:
+    # This runs first: another fleet would fill the cache of tables.
+    with progress.step("pods by GPUs per node") as step:
         metrics["pod_by_gpus"] = _curves(options.gpus, partial(_pod_by_gpus, options), step.update)
-    with progress.step("pods by nodes of the fleet") as step:
+    with progress.step("pods by fleet size") as step:
         metrics["pod_by_nodes"] = _curves(options.nodes, partial(_pod_by_nodes, options), step.update)
-    with progress.step("gangs by nodes of the fleet") as step:
-        metrics["gang_by_nodes"] = _curves(options.gang_nodes, partial(_gang, options, pods=_GANG), step.update)
-    with progress.step("gangs by their pods") as step:
-        plan = partial(_gang, options, options.gang_pods_nodes)
+    with progress.step("gangs by fleet size") as step:
+        metrics["gang_by_nodes"] = _curves(options.gang_nodes, partial(_measure_gang, options, pods=_GANG), step.update)
+    with progress.step("gangs by number of pods") as step:
+        plan = partial(_measure_gang, options, options.gang_pods_nodes)
         metrics["gang_by_pods"] = _curves(options.gang_pods, plan, step.update)
     return report.Report("growth", dataclasses.asdict(options), metrics, machine)
 
 
 def panels(measured: report.Report) -> list[Panel]:
-    """The picture of it."""
+    """Return the panels of the chart."""
     params = measured.params
     titles = {
         "pod_by_nodes": ("One pod, by size of the fleet", "nodes of 8 GPUs"),
@@ -114,7 +114,7 @@ def _curves(sizes: Iterable[int], measure: Callable[[int], Mapping[str, float]],
     for size in sizes:
         say(f"{size:,}")
         for name, seconds in measure(size).items():
-            # Four digits: the rest is noise.
+            # Keep four digits; the rest is noise.
             curves.setdefault(name, {})[str(size)] = float(f"{seconds:.4g}")
     return curves
 
@@ -126,21 +126,21 @@ def _pod_by_nodes(options: Options, nodes: int) -> dict[str, float]:
     snapshot = pods.snapshot_of(_FLEET, nodes)
     rng = np.random.default_rng(options.seed)
     running = fleets.half_full(snapshot, options.seed)
-    return _pod(snapshot, running, fleets.draw_requests(options.decisions, rng), rng)
+    return _measure_pods(snapshot, running, fleets.draw_requests(options.decisions, rng), rng)
 
 
 def _pod_by_gpus(options: Options, cards: int) -> dict[str, float]:
     asked = (Request(Gpus(count=1)), Request(Gpus(count=max(1, cards // 2)), preference=Preference.NVLINK_OPTIMAL))
-    shape = _shape(cards)
+    shape = _build_shape(cards)
     snapshot = Snapshot.from_nodes(Node(f"node-{i}", shape, 10**6, 2**42) for i in range(options.gpus_nodes))
     new_machine = _cpu_s(lambda: _decide_all(Engine(snapshot), asked))
     rng = np.random.default_rng(options.seed)
-    running = _half_full(snapshot, asked, rng)
+    running = _fill_half(snapshot, asked, rng)
     drawn = [asked[i] for i in rng.integers(len(asked), size=options.decisions).tolist()]
-    return {"new_machine": new_machine, **_pod(snapshot, running, drawn, rng)}
+    return {"new_machine": new_machine, **_measure_pods(snapshot, running, drawn, rng)}
 
 
-def _pod(
+def _measure_pods(
     snapshot: Snapshot, running: list[Callable[[], None]], arriving: Sequence[Request], rng: np.random.Generator
 ) -> dict[str, float]:
     templates = list(dict.fromkeys(arriving))
@@ -163,8 +163,8 @@ def _decide_all(engine: Engine, requests: Iterable[Request]) -> None:
         engine.decide(request)
 
 
-def _shape(cards: int) -> Shape:
-    """Two cards to a PCIe switch, half of them to a CPU, all joined by NVSwitches."""
+def _build_shape(cards: int) -> Shape:
+    """Return a node with two GPUs per PCIe switch, half of the GPUs per CPU, all connected by NVSwitches."""
     slots = [
         Slot(f"00000000:{0x10 + i:02X}:00.0", numa=2 * i // cards, pcie=(f"rc{i // 2}", f"sw{i // 2}"))
         for i in range(cards)
@@ -172,8 +172,8 @@ def _shape(cards: int) -> Shape:
     return Shape(Wiring(tuple(slots), nvlink_version=3, switch_links=12), "A100", 81_920, "Ampere")
 
 
-def _half_full(snapshot: Snapshot, asked: Sequence[Request], rng: np.random.Generator) -> list[Callable[[], None]]:
-    """On every node any number of its cards in use, by pods of these."""
+def _fill_half(snapshot: Snapshot, asked: Sequence[Request], rng: np.random.Generator) -> list[Callable[[], None]]:
+    """Fill each node with pods of these sizes, up to a random number of its GPUs."""
     fitter = Fitter(snapshot)
     undos = []
     for node in range(len(snapshot)):
@@ -191,7 +191,7 @@ def _half_full(snapshot: Snapshot, asked: Sequence[Request], rng: np.random.Gene
 # --- gangs ----------------------------------------------------------------------------------------------
 
 
-def _gang(options: Options, nodes: int, pods: int) -> dict[str, float]:
+def _measure_gang(options: Options, nodes: int, pods: int) -> dict[str, float]:
     shape = fleets.shape_of(models.load(gangs.FLEET).pools[0].machine)
     where = gangs.half_taken(shape, nodes, options.seed)
     gang = GangRequest.uniform(gangs.WHOLE, pods, preferred="leaf")

@@ -1,4 +1,5 @@
-"""Published and plain rules to place a gang on leaves, to compare with: numbers alone, no cards, no constraints.
+"""Published and simple rules that place a gang on leaves, for comparison. They use GPU counts only, without
+constraints.
 
 best fit    Kueue's rule for a preferred level: the tightest leaf that holds the gang; else the tightest spine, else
             the spines with most room; then from all their leaves those with most room first, the last one the
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: of the weights of `DomainWeights`, those that count where no ring and no history is known
+# : weights of `DomainWeights` that count if no ring and no history is known
 _AVAILABILITY: Final = 40
 _UTILISATION: Final = 20
 
 
 class Grid:
-    """Nodes in leaves in spines, all in order; `free` changes as gangs are placed."""
+    """Nodes in leaves in spines, in order; `free` changes as gangs are placed."""
 
     def __init__(self, free: Ints, cards: int, per_leaf: int, per_spine: int) -> None:
         self.free = free.copy()
@@ -39,7 +40,7 @@ class Grid:
         self.spine_of_leaf = self.spine[::per_leaf]
 
     def place(self, rule: Callable[[Grid, Ints, int], Ints], pods: int, gpus: int) -> list[int] | None:
-        """The node of each pod, which are taken; None when there is no room."""
+        """Place a gang and return the node of each pod, or None if there is no room."""
         slots = self.free // gpus
         if int(slots.sum()) < pods:
             return None
@@ -105,7 +106,7 @@ def _tightest(room: Ints, pods: int) -> int | None:
 
 
 def _largest_first(room: Ints, among: Iterable[int], pods: int) -> dict[int, int]:
-    """Domain -> pods: those with most room first, the last one the tightest that holds the rest."""
+    """Return domain -> pods: domains with most room first, the last one the tightest that holds the rest."""
     order = sorted(among, key=lambda each: (-room[each], each))
     found: dict[int, int] = {}
     for number, each in enumerate(order):
@@ -118,7 +119,7 @@ def _largest_first(room: Ints, among: Iterable[int], pods: int) -> dict[int, int
 
 
 def _share_evenly(grid: Grid, slots: Ints, loads: Ints, inside: NDArray[np.bool_], pods: int) -> None:
-    """Over the fewest spines, of each over the fewest leaves, of each over the fewest nodes."""
+    """Spread pods evenly over the fewest spines, then over the fewest leaves and nodes of each."""
     for domain in (grid.spine, grid.leaf, np.arange(len(slots))):
         children = np.unique(domain[inside])
         if len(children) > 1:

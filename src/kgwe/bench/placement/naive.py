@@ -1,7 +1,7 @@
-"""The engine's rules as a plain loop over nodes, one at a time: what its speed is compared with, and what checks it.
+"""The engine's rules as a plain loop over nodes: the baseline for speed, and a check of the engine.
 
-Written apart from the engine, on Python numbers, straight from the documented rules. Only the best set of cards
-for a mask comes from the shared tables; without them the loop would be slower still.
+It is written independently of the engine, on Python numbers, from the documented rules. Only the best GPU set for a
+mask comes from the shared tables; without them the loop would be slower.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GB_IN_MIB = 1e9 / 2**20
 
 
 class Loop:
-    """The best node by score with the default weights, found by asking every node."""
+    """Finds the node with the best score by the default weights, by scoring each node."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -38,7 +38,7 @@ class Loop:
         }
 
     def refresh(self, node: int) -> None:
-        """Take over what was booked on a node."""
+        """Update the copy of a node after a booking."""
         snapshot = self._snapshot
         self._free[node] = int(snapshot.free[node])
         self._cpu[node] = int(snapshot.cpu_milli[node])
@@ -48,7 +48,7 @@ class Loop:
         self._mib[node] = snapshot.share_mib[node].tolist()
 
     def prepare(self, request: Request) -> None:
-        """Work out what the points of a request are measured against."""
+        """Compute the reference values for the score of a request."""
         gpus = request.gpus
         key = (gpus.count or 1, request.preference)
         if (gpus.count or gpus.milli) and key not in self._limits:
@@ -61,7 +61,7 @@ class Loop:
             self._limits[key] = (most, fastest)
 
     def decide(self, request: Request) -> int | None:
-        """The first of the best nodes; None when the pod fits nowhere."""
+        """Return the first of the best nodes; None if the pod fits on no node."""
         self.prepare(request)
         best, best_rank = None, -1.0
         for number, node in enumerate(self._snapshot.nodes):
@@ -81,7 +81,7 @@ class Loop:
             and self._memory[number] >= request.memory_bytes
             and self._has_cards(request, number, node)
             and _suits(request, node.shape)
-            and _may_go(request, node)
+            and _tolerates(request, node)
         )
 
     def _has_cards(self, request: Request, number: int, node: Node) -> bool:
@@ -107,7 +107,7 @@ class Loop:
         cpu = (self._cpu[number] - request.cpu_milli) / max(node.cpu_milli, 1)
         memory = (self._memory[number] - request.memory_bytes) / max(node.memory_bytes, 1)
         cards = (node.shape.all_gpus & node.healthy).bit_count()
-        gpu = (self._left(number, node) - self._wanted(request, node)) / (cards * GPU_MILLI) if cards else 0.0
+        gpu = (self._count_leftover(number, node) - self._count_wanted(request, node)) / (cards * GPU_MILLI) if cards else 0.0
         gpus = request.gpus
         filled = gpu if gpus.count or gpus.milli or gpus.slices else (cpu + memory) / 2
         balance = 100 * (1 - max(gpu - min(cpu, memory), 0.0))
@@ -115,7 +115,7 @@ class Loop:
         score = 0.4 * points + 0.35 * (100 * (1 - filled)) + 0.25 * balance
         return score + 1000 if (gpus.count == 1 or gpus.milli) and not broken else score
 
-    def _left(self, number: int, node: Node) -> float:
+    def _count_leftover(self, number: int, node: Node) -> float:
         left: float = sum(self._milli[number])
         if node.cut and node.shape.geometry is not None:
             units = node.shape.geometry.units
@@ -125,7 +125,7 @@ class Loop:
         return left
 
     @staticmethod
-    def _wanted(request: Request, node: Node) -> float:
+    def _count_wanted(request: Request, node: Node) -> float:
         gpus, geometry = request.gpus, node.shape.geometry
         if gpus.slices and geometry is not None:
             return gpus.slices * (GPU_MILLI * geometry.profile(gpus.profile).units / geometry.units)
@@ -173,14 +173,14 @@ def _suits(request: Request, shape: Shape) -> bool:
         return False
     if request.architecture and request.architecture.lower() != (shape.architecture or "").lower():
         return False
-    return _words(request.model) <= _words(shape.model)
+    return _list_labels(request.model) <= _list_labels(shape.model)
 
 
-def _words(text: str) -> set[str]:
+def _list_labels(text: str) -> set[str]:
     return set(text.upper().replace("-", " ").replace("_", " ").split())
 
 
-def _may_go(request: Request, node: Node) -> bool:
+def _tolerates(request: Request, node: Node) -> bool:
     limits = request.constraints
     for taint in node.taints:
         is_hard = taint.effect in {"NoSchedule", "NoExecute"}

@@ -1,8 +1,8 @@
-"""`kgwe bench packing`: the published FGD experiment on real traces, with our policy beside the published ones.
+"""`kgwe bench packing`: the published FGD experiment on real traces, with KGWE's policy and the published ones.
 
-One run is a trace, a policy and a seed; runs share nothing, so they spread over processes and their results do not
-depend on how many. Published results, where the data folder has them, stand beside ours; the cutting-stock limit of
-each trace says how much room there was.
+One run is a trace, a policy and a seed. Runs are independent, so the number of processes does not change the results.
+Published results, if the data directory has them, are shown too. The cutting-stock limit of each trace is the upper
+bound.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 ALL_POLICIES = tuple(POLICIES)
 OURS = "MixFit"
 REFERENCE = "FGD"
-FIRST_SEED = 42  # the original experiment's
-# The original's names, numbered as in its figures.
+FIRST_SEED = 42  # of the original experiment
+# Names of the original, numbered as in its figures.
 _PUBLISHED_NAMES = {
     "01-Random": "Random",
     "02-DotProd": "DotProd",
@@ -46,7 +46,7 @@ _PUBLISHED_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    # Names of traces in the data folder, or empty for all of them; ignored when trace_files are given.
+    # Names of traces in the data directory; empty means all. Ignored if trace_files is set.
     traces: tuple[str, ...] = ()
     trace_files: tuple[Path, ...] = ()
     node_file: Path | None = None
@@ -70,23 +70,23 @@ class Outcome:
     frag_50: float
     failed: int
     seconds: float
-    # Of this process: the same on a busy machine, where `seconds` is not.
+    # CPU seconds of this process, which other load on the machine does not change.
     cpu_seconds: float
     idle_by_cause: dict[str, float]
 
 
 def run(options: Options, progress: Progress) -> report.Report:
-    """Run everything that was asked for."""
+    """Run the experiment."""
     unknown = sorted(set(options.policies) - set(POLICIES))
     if unknown:
-        raise errors.Permanent(f"no policy {', '.join(unknown)}; there are {', '.join(POLICIES)}")
+        raise errors.Permanent(f"unknown policy {', '.join(unknown)}; known policies: {', '.join(POLICIES)}")
     if options.seeds < 1 or options.jobs < 1:
         raise errors.Permanent("--seeds and --jobs must be at least 1")
     machine = report.examine_machine()
     node_file, trace_files = _find_files(options)
     doubled = [name for name, count in Counter(map(trace_name, trace_files)).items() if count > 1]
     if doubled:
-        raise errors.Permanent(f"two traces are called {doubled[0]}: rename a file")
+        raise errors.Permanent(f"two traces have the name {doubled[0]}; rename one of the files")
     runs = [
         Run(trace_file, node_file, policy, FIRST_SEED + i)
         for trace_file in trace_files
@@ -98,7 +98,7 @@ def run(options: Options, progress: Progress) -> report.Report:
         for done, (each, outcome) in enumerate(_execute(runs, options.jobs), start=1):
             outcomes.setdefault((trace_name(each.trace_file), each.policy), []).append(outcome)
             step.update(f"{done} of {len(runs)}: {trace_name(each.trace_file)}, {each.policy}, seed {each.seed}")
-    limits = {trace_name(path): _limit(path) for path in trace_files}
+    limits = {trace_name(path): _compute_limit(path) for path in trace_files}
     published = _read_published(node_file.parent / openb.PUBLISHED_FILE)
     params = {
         "traces": list(limits),
@@ -116,9 +116,9 @@ def trace_name(path: Path) -> str:
 
 
 def execute(run: Run) -> Outcome:
-    """One replay, from an empty fleet."""
+    """Run one replay from an empty fleet."""
     trace, nodes = _trace(run.trace_file), _nodes(run.node_file)
-    mix = _mix(run.trace_file)
+    mix = _count_mix(run.trace_file)
     experiment = openb.draw_experiment(trace, nodes, run.seed)
     started, cpu_started = time.perf_counter(), time.process_time()
     recording = replay.replay(experiment, mix, POLICIES[run.policy], seed=run.seed)
@@ -139,7 +139,9 @@ def summarize(
     limits: Mapping[str, float],
     published: Mapping[str, Mapping[str, float]],
 ) -> dict[str, Any]:
-    """Means over seeds: of the first trace by policy, then of each trace; ours against published and limit."""
+    """Return means over seeds: of the first trace by policy, of each trace, and KGWE compared with published results
+    and limit.
+    """
     traces = list(dict.fromkeys(trace for trace, _ in outcomes))
     policies = list(dict.fromkeys(policy for _, policy in outcomes))
 
@@ -169,14 +171,14 @@ def summarize(
     }
     if OURS in policies:
         metrics["idle_by_cause"] = _mean_causes(outcomes[traces[0], OURS])
-        metrics |= _against_reference(alloc_100, metrics["limit"], published.get(REFERENCE, {}))
+        metrics |= _compare_with_reference(alloc_100, metrics["limit"], published.get(REFERENCE, {}))
     return metrics
 
 
-def _against_reference(
+def _compare_with_reference(
     alloc_100: Mapping[str, Mapping[str, float]], limits: Mapping[str, float], published: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Points above FGD, published where known, else of this run; and the share of the room above it that is taken."""
+    """Return the points above FGD (published, or of this run), and the fraction of the possible gain."""
     reference = {**alloc_100.get(REFERENCE, {}), **{t: v for t, v in published.items() if t in limits}}
     ours = alloc_100[OURS]
     return {
@@ -202,7 +204,7 @@ def _execute(runs: Sequence[Run], jobs: int) -> Iterator[tuple[Run, Outcome]]:
         try:
             yield from zip(runs, pool.map(execute, runs), strict=True)
         except BaseException:
-            # Ctrl-C or a failed run: what has not started need not.
+            # After Ctrl-C or a failed run, cancel the runs that have not started.
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
@@ -217,13 +219,13 @@ def _find_files(options: Options) -> tuple[Path, tuple[Path, ...]]:
     there = {trace_name(path): path for path in sorted(folder.glob("openb_pod_list_*.csv"))}
     missing = [name for name in options.traces if name not in there]
     if missing:
-        raise errors.NotFound(f"no trace {', '.join(missing)} in {folder}; there are {', '.join(there)}")
-    # The trace everybody quotes goes first.
+        raise errors.NotFound(f"no trace {', '.join(missing)} in {folder}; available: {', '.join(there)}")
+    # The best-known trace comes first.
     names: Iterable[str] = options.traces or sorted(there, key=lambda name: (name != "default", name))
     return node_file, tuple(there[name] for name in names)
 
 
-def _limit(trace_file: Path) -> float:
+def _compute_limit(trace_file: Path) -> float:
     cards: Counter[int] = Counter()
     for pod in _trace(trace_file).pods:
         cards[pod.demand.gpu_milli] += pod.demand.num_gpu
@@ -231,7 +233,7 @@ def _limit(trace_file: Path) -> float:
 
 
 def _read_published(path: Path) -> dict[str, dict[str, float]]:
-    """Mean allocation at 100 % by policy and trace; empty where the file is not there."""
+    """Return the published mean allocation at 100 % by policy and trace; empty if the file does not exist."""
     published: dict[str, dict[str, float]] = {}
     if not path.is_file():
         return published
@@ -249,5 +251,5 @@ _nodes = functools.lru_cache(maxsize=2)(openb.read_nodes)
 
 
 @functools.lru_cache(maxsize=2)
-def _mix(trace_file: Path) -> Mix:
+def _count_mix(trace_file: Path) -> Mix:
     return openb.count_mix(_trace(trace_file).pods)

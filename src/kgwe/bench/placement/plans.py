@@ -1,15 +1,15 @@
-"""How long it takes to plan whom to stop, where to put what failed, and what to move.
+"""The time of plans for preemption, recovery and defragmentation.
 
-    full        DGX H100 nodes, a pod on every card (8 x nodes): two thirds alone, the others gangs of 2 and 4 on any
-                nodes, of three priorities. Preemption for pods and gangs of 8 GPUs a pod.
-    holes       the same with a third of the cards free, never a whole node. Recovery from dead nodes and a dead
+    full        DGX H100 nodes, a pod on each GPU (8 x nodes): two thirds single pods, the others gangs of 2 and 4,
+    with three priorities. Preemption for pods and gangs of 8 GPUs a pod.
+    holes       the same with a third of the GPUs free, but no whole node. Recovery from dead nodes and a dead
                 spine, defragmentation for a pod and a gang.
 
-    small       fleets of 6 nodes in 2 leaves, with up to 10 pieces of work, small enough to search through: how
-                often what is proposed for large fleets is the cheapest set of victims there is, and how much
-                dearer it is on average
+    small       fleets of 6 nodes in 2 leaves with up to 10 workloads, small enough for an exhaustive search: how
+    often the
+       heuristic for large fleets finds the cheapest set of victims, and how much more its victims cost on average
 
-Times are of this process's CPU, medians over the repeats, the first of which is not counted. `*_victims` and
+Times are CPU seconds of this process, medians over the repetitions without the first. `*_victims` and
 `*_evictions` count pods.
 """
 
@@ -52,7 +52,7 @@ _WHOLE: Final = Request(Gpus(count=_CARDS), 64_000, 2**38)
 _PRICE: Final = 3_000_000
 _PRIORITIES: Final = (0, 10, 100)
 _SMALL_ITEMS: Final = 14
-# Costs are integers of a few millions: what differs by less is the same.
+# Costs are integers of a few millions; smaller differences are rounding.
 _EQUAL: Final = 1e-9
 
 
@@ -61,12 +61,12 @@ class Options:
     nodes: int = 500
     repeat: int = 5
     seed: int = 1
-    #: fleets that are searched through
+    # : fleets for the exhaustive search
     small: int = 300
 
 
 class Fleet:
-    """Nodes with a pod on every card, or on about as many as `used` says."""
+    """Nodes with a pod on each GPU, or on the fraction `used`."""
 
     def __init__(self, nodes: Sequence[Node], tree: Tree, used: float, seed: int) -> None:
         self.tree = tree
@@ -76,7 +76,7 @@ class Fleet:
         pods = []
         for node in range(len(nodes)):
             for card in range(_CARDS):
-                # The first card is always in use, so that no node is whole.
+                # The first GPU is always in use, so that no node is whole.
                 if card == 0 or chance.random() < used:
                     grant = Grant(node, _ONE.cpu_milli, _ONE.memory_bytes, gpus=1 << card)
                     self.snapshot.commit(grant)
@@ -112,13 +112,13 @@ def run(options: Options) -> report.Report:
     _preemption(full, options, metrics)
     _recovery(holes, options, metrics)
     _defrag(holes, options, metrics)
-    _proposals(nodes[0].shape, options, metrics)
+    _compare_victims(nodes[0].shape, options, metrics)
     params = {"fleet": _FLEET, "nodes": options.nodes, "repeat": options.repeat, "seed": options.seed}
     return report.Report("plans", params, metrics, machine)
 
 
 def is_correct(metrics: dict[str, Any]) -> bool:
-    """Whether every plan that exists was found."""
+    """Return whether each plan that exists was found."""
     return bool(metrics["unplanned"] == 0)
 
 
@@ -136,7 +136,7 @@ def _preemption(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None
         def plan(work: Request | GangRequest = work) -> object:
             return plan_preemption(fleet.fitter, fleet.tree, work, fleet.running, _NOW_S, priority=1000)
 
-        metrics[f"preempt_{name}_s"], made = _timed(plan, options.repeat)
+        metrics[f"preempt_{name}_s"], made = _time_plan(plan, options.repeat)
         if isinstance(made, PreemptionPlan):
             metrics[f"preempt_{name}_victims"] = sum(len(victim.members) for victim in made.victims)
             metrics[f"preempt_{name}_proven"] = made.proven
@@ -158,7 +158,7 @@ def _recovery(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
         def plan(failure: Failure = failure) -> object:
             return plan_recovery(fleet.fitter, fleet.tree, fleet.running, failure)
 
-        metrics[f"recover_{name}_s"], _ = _timed(plan, options.repeat)
+        metrics[f"recover_{name}_s"], _ = _time_plan(plan, options.repeat)
         made = plan_recovery(fleet.fitter, fleet.tree, fleet.running, failure)
         metrics[f"recover_{name}_moves"] = len(made.moves)
         metrics["unplanned"] += sum(repaired.outcome is Outcome.WAITS for repaired in made.repairs)
@@ -172,15 +172,15 @@ def _defrag(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
         def plan(waiting: Sequence[Waiting] = waiting) -> object:
             return plan_defrag(fleet.fitter, fleet.tree, waiting, fleet.running, rules=Rules(_PRICE), now_s=_NOW_S)
 
-        metrics[f"defrag_{name}_s"], made = _timed(plan, options.repeat)
+        metrics[f"defrag_{name}_s"], made = _time_plan(plan, options.repeat)
         if isinstance(made, DefragPlan):
             metrics[f"defrag_{name}_evictions"] = made.evictions
         else:
             metrics["unplanned"] += 1
 
 
-def _proposals(shape: Shape, options: Options, metrics: dict[str, Any]) -> None:
-    """Victims as proposed against the cheapest there are."""
+def _compare_victims(shape: Shape, options: Options, metrics: dict[str, Any]) -> None:
+    """Compare the proposed victims with the cheapest ones."""
     excess = []
     for number in range(options.small):
         chance = random.Random(options.seed * options.small + number)  # noqa: S311 - see Fleet
@@ -190,7 +190,7 @@ def _proposals(shape: Shape, options: Options, metrics: dict[str, Any]) -> None:
         pool = VictimPool(search.fitter.snapshot, running, _NOW_S)
         best = GangVictims(search, pool, gang).find_lightest(exact_items=_SMALL_ITEMS)
         if not best.picked or not best.proven:
-            # Starts anyway, cannot start, or too many sets to be sure.
+            # The pod starts anyway, cannot start, or has too many possible sets.
             continue
         proposed = GangVictims(search, pool, gang).find_lightest(exact_items=-1)
         metrics["unplanned"] += proposed.picked is None
@@ -225,8 +225,8 @@ def _small_fleet(shape: Shape, chance: random.Random) -> tuple[GangSearch, list[
     return GangSearch(fitter, tree), running
 
 
-def _timed(plan: Callable[[], object], repeat: int) -> tuple[float, object]:
-    """Median seconds of CPU, and what came out."""
+def _time_plan(plan: Callable[[], object], repeat: int) -> tuple[float, object]:
+    """Return the median CPU seconds, and the result."""
     made = plan()
     taken = []
     for _ in range(repeat):

@@ -1,4 +1,4 @@
-"""Curves of seconds as a PNG, both axes logarithmic: a straight line of slope one grows as fast as what is below it."""
+"""Charts of seconds as PNG files, both axes logarithmic: linear growth is a line of slope one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-# By name, in order of appearance over all panels.
+# Colors by name, in order of appearance over all panels.
 _LOOKS = ("#2f6fde o", "#e07b1a s", "#1f9d63 D", "#7b8794 ^", "#c2417f v", "#7a5ad1 P")
 _WIDE, _HIGH, _DPI = 5.2, 3.6, 110
 
@@ -28,13 +28,13 @@ class Panel:
 
 
 def require() -> None:
-    """Say so now if a picture cannot be drawn later."""
+    """Raise Permanent now if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise errors.NotFound("drawing needs matplotlib: pip install 'kgwe[plot]'")
 
 
 def draw(panels: Sequence[Panel], path: Path, *, columns: int = 2) -> None:
-    """Write the panels, row by row."""
+    """Draw the panels, row by row, to a file."""
     require()
     from matplotlib.figure import Figure  # noqa: PLC0415 -- an extra
     from matplotlib.ticker import EngFormatter, FuncFormatter  # noqa: PLC0415
@@ -61,4 +61,4 @@ def draw(panels: Sequence[Panel], path: Path, *, columns: int = 2) -> None:
     try:
         figure.savefig(path, dpi=_DPI, format="png", metadata={"Software": None})
     except OSError as exc:
-        raise errors.Permanent(f"writing {path}: {exc.strerror}") from exc
+        raise errors.Permanent(f"cannot write {path}: {exc.strerror}") from exc

@@ -1,14 +1,16 @@
-"""What the queue costs, and what it is worth.
+"""The cost of the queue, and the effect of its rules.
 
-    cost     a full fleet of DGX H100, a pod on every card: the order of 10,000 waiting works, a pass for one pod and
-             the bare decision, a pass in which 10,000 equal works are woken in vain, a hold for a gang of an eighth
-             of the fleet, and estimates for 200 works
-    rules    research jobs and heroes that need half of a small fleet at once, replayed under each rule by the queue's
-             own code, with run times known exactly, by the distribution of their kind, and not at all: hours that
-             heroes and the others wait, part of the fleet in use
-    told     the estimates jobs are given when they begin to wait, against when they start
+    cost     a full fleet of DGX H100, a pod on each GPU: the order of 10,000 waiting workloads, a planning cycle for
+    one
+       pod and the decision alone, a cycle that retries 10,000 equal workloads without success, a reservation for a
+       gang of an eighth of the fleet, and estimates for 200 workloads
+    rules    research jobs and heroes that need half of a small fleet, simulated with each rule by the queue's own
+    code. Run
+       times are exact, known by distribution, or unknown. Results are hours of waiting of heroes and of others, and
+       the fraction of the fleet in use
+    told     the estimated starts at the beginning of the wait, compared with the actual starts
 
-Times are of this process's CPU, medians over the repeats.
+Times are CPU seconds of this process, medians over the repetitions.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class Options:
     nodes: int = 500
     repeat: int = 5
     seed: int = 1
-    #: of the replays
+    # : seeds of the simulations
     small: int = 32
     jobs: int = 1500
     heroes: int = 12
@@ -73,11 +75,11 @@ class Options:
 def run(options: Options, progress: Progress) -> report.Report:
     machine = report.examine_machine()
     with progress.step(f"Costs on {options.nodes} nodes"):
-        metrics: dict[str, Any] = _costs(options)
+        metrics: dict[str, Any] = _measure_costs(options)
     nodes = fleets.build_nodes(inventory.expand(models.load(_FLEET), options.small))
-    with progress.step(f"Replays of {options.jobs} jobs on {options.small} nodes") as step:
-        metrics["rules"] = _rules(nodes, options, step)
-        metrics["told"] = _told(nodes, options, step)
+    with progress.step(f"Simulating {options.jobs} jobs on {options.small} nodes") as step:
+        metrics["rules"] = _simulate_rules(nodes, options, step)
+        metrics["told"] = _measure_estimates(nodes, options, step)
     return report.Report("queue", dataclasses.asdict(options) | {"fleet": _FLEET}, metrics, machine)
 
 
@@ -85,7 +87,7 @@ def run(options: Options, progress: Progress) -> report.Report:
 
 
 class _Full:
-    """A fleet with a pod on every card but those of the last node."""
+    """A fleet with a pod on each GPU, except on the last node."""
 
     def __init__(self, options: Options) -> None:
         self.world = World.of(fleets.build_nodes(inventory.expand(models.load(_FLEET), options.nodes)))
@@ -112,19 +114,19 @@ class _Full:
         self.grants[work.key] = place.grants
 
 
-def _costs(options: Options) -> dict[str, Any]:
+def _measure_costs(options: Options) -> dict[str, Any]:
     full = _Full(options)
     outlook = StartForecast(full, full.roster)
     estimator = Estimator(full, full.roster)
     gang = GangRequest.uniform(_WHOLE, max(2, options.nodes // 8))
     chance = random.Random(options.seed)  # noqa: S311 - as above
-    works = [_some(f"w{number:05}", chance) for number in range(_MANY)]
+    works = [_make_workloads(f"w{number:05}", chance) for number in range(_MANY)]
     queue = Queue()
     for work in works:
         queue.put(work)
     ahead = list(queue.iterate_in_order({}))[:_ESTIMATED]
-    passes, bare = _passes(full, options)
-    attempts, in_vain = _in_vain(full, options)
+    passes, bare = _time_cycles(full, options)
+    attempts, in_vain = _time_futile_cycle(full, options)
     return {
         "running_pods": len(full.roster),
         "order_10k_ms": 1e3 * _median(options, lambda: list(queue.iterate_in_order(full.roster.queued_milli))),
@@ -137,7 +139,7 @@ def _costs(options: Options) -> dict[str, Any]:
     }
 
 
-def _some(key: str, chance: random.Random) -> QueuedWorkload:
+def _make_workloads(key: str, chance: random.Random) -> QueuedWorkload:
     pods, cards = chance.choice((1, 1, 1, 1, 2, 4, 8)), chance.choice((1, 1, 2, 4, 8))
     request = dataclasses.replace(_ONE, gpus=Gpus(count=cards))
     level = chance.choice(("", "", "leaf"))
@@ -161,8 +163,8 @@ def _median(options: Options, call: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
-def _passes(full: _Full, options: Options) -> tuple[float, float]:
-    """Seconds per one-pod work by a pass, and by the engine alone; both booked, and taken back."""
+def _time_cycles(full: _Full, options: Options) -> tuple[float, float]:
+    """Return the seconds per one-pod workload of a planning cycle, and of the engine alone; bookings are undone."""
     pods = 8
     queue, holds = Queue(), Reservations(StartForecast(full, full.roster), full.roster)
 
@@ -184,8 +186,8 @@ def _passes(full: _Full, options: Options) -> tuple[float, float]:
     return _median(more, by_pass) / pods, _median(more, by_engine) / pods
 
 
-def _in_vain(full: _Full, options: Options) -> tuple[int, float]:
-    """Plans asked for, and seconds, in a pass that wakes 10,000 equal works for nothing."""
+def _time_futile_cycle(full: _Full, options: Options) -> tuple[int, float]:
+    """Return the plans and seconds of a planning cycle that retries 10,000 equal workloads without success."""
     asked = 0
 
     class Counting(FleetPlanner):
@@ -209,18 +211,18 @@ def _in_vain(full: _Full, options: Options) -> tuple[int, float]:
     return asked, _median(options, wake)
 
 
-# --- worth -----------------------------------------------------------------------------------------------
+# --- rules -----------------------------------------------------------------------------------------------
 
 
-def _rules(nodes: Sequence[Node], options: Options, step: Step) -> dict[str, dict[str, Any]]:
-    """knowledge/rule -> figures, means over the seeds."""
+def _simulate_rules(nodes: Sequence[Node], options: Options, step: Step) -> dict[str, dict[str, Any]]:
+    """Return knowledge/rule -> results, means over the seeds."""
     found: dict[str, list[queueing.Row]] = {}
     for seed in range(options.seed, options.seed + options.seeds):
         workload = _workload(nodes, options, seed)
         for known, predict in _knowledge(workload).items():
             for rule in BackfillRule:
                 if rule in (BackfillRule.BLOCK, BackfillRule.GREEDY) and known != "exact":
-                    continue  # they ask for no run times
+                    continue  # these rules use no run times
                 step.update(f"seed {seed}, run times {known}, rule {rule}")
                 rows = queueing.compare(nodes, workload, predict, hero_part=_HERO_PART * 0.9, rules=(rule,))
                 found.setdefault(f"{known}/{rule}" if known != "exact" else str(rule), []).extend(rows)
@@ -249,7 +251,7 @@ def _mean(rows: Sequence[queueing.Row]) -> dict[str, float]:
     }
 
 
-def _told(nodes: Sequence[Node], options: Options, step: Step) -> dict[str, dict[str, Any]]:
+def _measure_estimates(nodes: Sequence[Node], options: Options, step: Step) -> dict[str, dict[str, Any]]:
     workload = _workload(nodes, options, options.seed)
     found = {}
     for known, predict in _knowledge(workload).items():

@@ -1,8 +1,8 @@
-"""How many writes the API server was asked for, from its own counters.
+"""The number of writes to the API server, from its own counters.
 
-Writes are the price of everything on a small control plane, so each phase of a benchmark says how many it took per
-pod: those of the scheduler, of every controller, of the simulated kubelets and of whoever submitted. Two kinds are
-left out because they come with time and not with work: Leases, and Nodes (heartbeats).
+Writes are the main cost on a small control plane, so each phase reports its writes per pod. They include those of the
+scheduler, of controllers, of the simulated kubelets and of the submitter. Leases and Nodes (heartbeats) are left out,
+because they depend on time and not on pods.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from collections import Counter
 
 _WRITES = {"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"}
 _PERIODIC = {"leases", "nodes"}
-# Questions asked by POST; nothing is stored.
+# POST requests that store nothing.
 _QUESTIONS = {"tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews"}
 _METRIC = "apiserver_request_total{"
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def count_writes(metrics: str) -> Counter[str]:
-    """Writes since the API server started, by `resource` or `resource/subresource`, refused ones included."""
+    """Return the writes since the API server started, by `resource` or `resource/subresource`, including refused
+    ones.
+    """
     writes: Counter[str] = Counter()
     for line in metrics.splitlines():
         if not line.startswith(_METRIC):
@@ -35,5 +37,5 @@ def count_writes(metrics: str) -> Counter[str]:
 
 
 def per_pod(before: Counter[str], after: Counter[str], pods: int) -> dict[str, float]:
-    """Writes between two counts divided by pods, the most frequent first."""
+    """Return the writes between two counts per pod, most frequent first."""
     return {name: round(count / pods, 2) for name, count in (after - before).most_common() if count}

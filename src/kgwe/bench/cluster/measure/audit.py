@@ -1,7 +1,7 @@
-"""Bind times from the API server's audit log.
+"""Binding times from the API server's audit log.
 
-Pods carry whole seconds only; the audit log has microseconds, all from one clock, and reading it costs the API server
-nothing. A line is written when the answer is sent.
+Pods have timestamps in whole seconds; the audit log has microseconds from one clock. Reading it costs the API server
+nothing. A line is written when the response is sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CHUNK_BYTES = 1 << 22
-#: the verbs in which a seat may be written
+# : verbs of requests that may write a seat
 SEATING = ("patch", "update")
 
 
@@ -35,7 +35,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One request that the API server answered."""
+    """One request with the API server's response."""
 
     verb: str
     received: dt.datetime = msgspec.field(name="requestReceivedTimestamp")
@@ -54,13 +54,13 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class AuditTail:
-    """Reads what was added to the log since the last read; only some verbs in one namespace are of interest."""
+    """Reads the lines added to the log since the last read, for some verbs in one namespace."""
 
     def __init__(self, path: Path, namespace: str, *verbs: str) -> None:
-        """Without verbs: what is created."""
+        """Without verbs, only creates are read."""
         self._path = path
         self._decoder = msgspec.json.Decoder(Entry)
-        # Most lines are something else: looking for these is far cheaper than decoding.
+        # Most lines are not relevant; a substring search is much cheaper than decoding.
         self._mark = b'"namespace":"%s"' % namespace.encode()
         self._verbs = frozenset(verbs or ("create",))
         self._verb_marks = [b'"verb":"%s"' % verb.encode() for verb in self._verbs]
@@ -69,7 +69,7 @@ class AuditTail:
         self._rest = b""
 
     def read(self) -> list[Entry]:
-        """New entries in the order of their answers."""
+        """Return the new entries in the order of their responses."""
         entries = []
         with self._path.open("rb") as file:
             file.seek(self._position)

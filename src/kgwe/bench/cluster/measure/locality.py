@@ -1,10 +1,10 @@
-"""How near to each other the pods of a gang ended up, and how near they could have been.
+"""The locality of placed gangs: the leaves that each spans, and a lower bound.
 
-one_leaf_share   gangs inside one leaf, of those that were bound whole
+one_leaf_share   fraction of completely bound gangs that are inside one leaf
 mean_leaves      leaves per gang
-max_leaves       of the gang that spans most
-ideal_leaves     no arrangement of these gangs has fewer, see `fewest`
-partial_gangs    gangs of which some pods were bound and others not: never, where gangs are known
+max_leaves       leaves of the gang that spans most
+ideal_leaves     lower bound over all arrangements of these gangs, see `count_fewest_leaves`
+partial_gangs    gangs with some pods bound and others not; always 0 for gang schedulers
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """A gang and where its pods are."""
+    """A gang and the nodes of its pods."""
 
     pods: int
     gpus: int
@@ -34,7 +34,7 @@ class Landed:
 
 
 class Nearness(msgspec.Struct, frozen=True):
-    """Of all gangs of one run."""
+    """The locality of all gangs of one run."""
 
     whole_gangs: int
     partial_gangs: int
@@ -44,8 +44,8 @@ class Nearness(msgspec.Struct, frozen=True):
     max_leaves: int | None = None
 
 
-def nearness(gangs: Sequence[Landed], leaf_of: Mapping[str, str], free: Mapping[str, int]) -> Nearness:
-    """`free`: GPUs of every node before the first of these gangs came."""
+def measure_locality(gangs: Sequence[Landed], leaf_of: Mapping[str, str], free: Mapping[str, int]) -> Nearness:
+    """Measure the locality of gangs. `free` is the free GPUs of each node before the first gang."""
     whole = [gang for gang in gangs if gang.is_whole]
     leaves = [len({leaf_of[node] for node in gang.nodes}) for gang in whole]
     return Nearness(
@@ -53,28 +53,28 @@ def nearness(gangs: Sequence[Landed], leaf_of: Mapping[str, str], free: Mapping[
         partial_gangs=sum(1 for gang in gangs if gang.nodes and not gang.is_whole),
         one_leaf_share=round(leaves.count(1) / len(leaves), 4) if leaves else None,
         mean_leaves=round(statistics.fmean(leaves), 3) if leaves else None,
-        ideal_leaves=round(fewest(whole, leaf_of, free) / len(leaves), 3) if leaves else None,
+        ideal_leaves=round(count_fewest_leaves(whole, leaf_of, free) / len(leaves), 3) if leaves else None,
         max_leaves=max(leaves, default=None),
     )
 
 
-def fewest(gangs: Sequence[Landed], leaf_of: Mapping[str, str], free: Mapping[str, int]) -> int:
-    """No arrangement puts these gangs into fewer leaves in all.
+def count_fewest_leaves(gangs: Sequence[Landed], leaf_of: Mapping[str, str], free: Mapping[str, int]) -> int:
+    """Return a lower bound of the leaves that these gangs span in total.
 
-    A bound, not an arrangement: every kind of gang is looked at as if the others were not there, and of one kind no
-    more are alone in one leaf than all leaves together hold whole; the rest need at least two.
+    Each kind of gang is treated as if the others did not exist. Of one kind, at most as many gangs are inside one
+    leaf as all leaves hold completely; each other gang needs at least two leaves.
     """
     total = 0
     for (pods, gpus), count in Counter((gang.pods, gang.gpus) for gang in gangs).items():
-        room = _room(gpus, leaf_of, free)
+        room = _count_room(gpus, leaf_of, free)
         least = _leaves_of_one(pods, room)
         alone = sum(slots // pods for slots in room) if least == 1 else count
         total += count * least + max(0, count - alone)
     return total
 
 
-def _room(gpus: int, leaf_of: Mapping[str, str], free: Mapping[str, int]) -> list[int]:
-    """How many such pods each leaf holds, the roomiest first."""
+def _count_room(gpus: int, leaf_of: Mapping[str, str], free: Mapping[str, int]) -> list[int]:
+    """Return how many such pods each leaf holds, largest first."""
     room: Counter[str] = Counter()
     for node, cards in free.items():
         room[leaf_of[node]] += cards // gpus

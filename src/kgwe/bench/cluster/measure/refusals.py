@@ -1,7 +1,7 @@
-"""When somebody says that work does not fit: the first Warning written as an Event about anything in a namespace.
+"""The time of the first refusal: the first Warning Event about any object in a namespace.
 
-Events are what people see (`kubectl describe`, `kubectl events`), and the audit log leaves them out: they are watched.
-The API server and this process read the same clock.
+Users see Events (`kubectl describe`, `kubectl events`). The audit log does not contain them, so they are watched. The
+API server and this process use the same clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kgwe.kube.api import resources
 if TYPE_CHECKING:
     from kgwe.kube.client.client import KubeClient
 
-# The watch is silent until there is something to say.
+# The watch is silent until the first Event.
 _SILENCE_S = 3600.0
 
 
@@ -33,7 +33,7 @@ class _Change(msgspec.Struct, frozen=True):
 
 
 class Verdict:
-    """Watches while the context is open."""
+    """Watches for the first refusal while the context is open."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self._client = client
@@ -62,18 +62,20 @@ class Verdict:
                 now = dt.datetime.now(dt.UTC)
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
-                    self._hear(decoder.decode(line), now)
+                    self._on_event(decoder.decode(line), now)
 
-    def _hear(self, change: _Change, now: dt.datetime) -> None:
+    def _on_event(self, change: _Change, now: dt.datetime) -> None:
         if self.at is None and change.object.type == "Warning":
             self.at = now
             self.words = f"{change.object.reportingController}: {change.object.note}"
 
     async def spoken(self) -> bool:
         if self._task is not None and self._task.done():
-            self._task.result()  # the watch broke: say so instead of waiting on
+            self._task.result()  # The watch failed: raise its error instead of waiting.
         return self.at is not None
 
     def seconds_after(self, moment: dt.datetime) -> float:
-        """0 when it was said before: whoever does not know of the gang need not wait for its last pod."""
+        """Return the seconds from `moment` to the refusal; 0 if it came earlier. A scheduler without gangs refuses
+        early.
+        """
         return max(0.0, (self.at - moment).total_seconds()) if self.at else 0.0

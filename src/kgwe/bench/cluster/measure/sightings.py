@@ -1,4 +1,4 @@
-"""When a watcher saw pods run and be bound and nodes be lost, by the wall clock of this machine."""
+"""The times at which a watch showed pods bound and running, and nodes lost, by the clock of this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Sightings:
-    """Pods of one namespace, and all nodes."""
+    """Watches the pods of one namespace and all nodes."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self._pods = Informer(client, resources.POD, namespace=namespace)
@@ -39,7 +39,7 @@ class Sightings:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def pods_of(self, prefix: str) -> dict[str, str]:
-        """Pod -> node, of those that run on a node that is not lost."""
+        """Return pod -> node for pods that run on a node that is not lost."""
         return {
             pod.metadata.name: pod.spec.nodeName
             for pod in self._pods.store.values()
@@ -47,11 +47,11 @@ class Sightings:
         }
 
     def running_at(self, prefix: str) -> float:
-        """When the last of them began to run."""
+        """Return the time at which the last of these pods began to run."""
         return max(self._running[name] for name in self.pods_of(prefix))
 
     def bound_at(self, name: str) -> float:
-        """0 while it is not."""
+        """Return the time of the binding; 0 if the pod is not bound."""
         return self._bound.get(name, 0.0)
 
     def lost_at(self, node: str) -> float:

@@ -1,7 +1,7 @@
-"""From the phases of every round to the metrics of one report.
+"""Combines the phases of all rounds into the metrics of one report.
 
-With several rounds each number is the median, and a ratio is the median of the rounds' own ratios. What must be zero is
-summed, so that one mistake in any round shows.
+With several rounds each number is the median, and a ratio is the median of the ratios per round. Numbers that must be
+zero are summed, so an error in any round shows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PREFIX: Final = {
     Phase.GATE: "gate_",
     Phase.KGWE: "",
 }
-# Numbers of a phase that stand in the report by their own name, and under which.
+# Fields of a phase, and their names in the report.
 _NUMBERS: Final = {
     "per_s": "pods_per_s",
     "bind_p50_s": "bind_p50_s",
@@ -43,7 +43,7 @@ _ERRORS: Final = ("unbound", "doubled", "oversubscribed")
 
 
 def of(rounds: Sequence[Mapping[Phase, PhaseResult]], *, wall_s: float) -> dict[str, Any]:
-    """The metrics of a report. KGWE's numbers have plain names, the baselines' a prefix."""
+    """Return the metrics of a report. KGWE's numbers have plain names, the baselines' a prefix."""
     medians = {phase: _median([each[phase] for each in rounds]) for phase in rounds[0]}
     metrics: dict[str, Any] = {}
     for phase in (Phase.KGWE, Phase.KUBE_SCHEDULER, Phase.GATE, Phase.NULL):
@@ -56,7 +56,7 @@ def of(rounds: Sequence[Mapping[Phase, PhaseResult]], *, wall_s: float) -> dict[
         metrics["verdict"] = rounds[-1][Phase.KGWE].verdict or None
         metrics |= _partial_gangs(rounds)
     metrics |= _ratios(rounds)
-    metrics |= {key: sum(getattr(result, key) for result in _everyone(rounds)) for key in _ERRORS}
+    metrics |= {key: sum(getattr(result, key) for result in _select_all(rounds)) for key in _ERRORS}
     metrics["wall_s"] = round(wall_s, 1)
     metrics["phases"] = {str(phase): numbers for phase, numbers in medians.items()}
     if len(rounds) > 1:
@@ -65,7 +65,7 @@ def of(rounds: Sequence[Mapping[Phase, PhaseResult]], *, wall_s: float) -> dict[
 
 
 def is_correct(metrics: Mapping[str, Any], *, fits_all: bool) -> bool:
-    """Whether everything was bound exactly once, nothing was promised twice, and no gang was bound in part by KGWE."""
+    """Return whether each pod was bound exactly once, no node is oversubscribed, and KGWE bound no gang partially."""
     wrong = [metrics["doubled"], metrics["oversubscribed"], metrics.get("partial_gangs", 0)]
     return not any([*wrong, metrics["unbound"] if fits_all else 0])
 
@@ -85,7 +85,7 @@ def _partial_gangs(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> dict[str, i
 
 
 def _ratios(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> dict[str, float]:
-    """How much faster KGWE was than each baseline, and how much less CPU all took than with kube-scheduler alone."""
+    """Return the speed of KGWE relative to each baseline, and the CPU saved compared with kube-scheduler alone."""
     found = {}
     for name, baseline, key in (
         ("ratio", Phase.KUBE_SCHEDULER, "per_s"),
@@ -105,11 +105,11 @@ def _ratios(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> dict[str, float]:
 
 
 def _headline(result: PhaseResult) -> float | None:
-    """The one number of a phase that says how fast it was."""
+    """Return the number that measures the speed of a phase."""
     return next((each for each in (result.first_decision_s, result.verdict_s, result.per_s) if each is not None), None)
 
 
-def _everyone(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> Iterator[PhaseResult]:
+def _select_all(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> Iterator[PhaseResult]:
     for each in rounds:
         yield from each.values()
 
@@ -119,7 +119,7 @@ def _median(results: Sequence[PhaseResult]) -> dict[str, Any]:
 
 
 def _merge(several: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The median of each number; of a key that only some have, the median of those."""
+    """Return the median of each number. A key that is missing in some rounds uses the other rounds."""
     merged: dict[str, Any] = {}
     for key in dict.fromkeys(key for each in several for key in each):
         values = [each[key] for each in several if each.get(key) is not None]

@@ -1,10 +1,10 @@
-"""From audit entries to rates: which piece of work was submitted when, and bound when.
+"""Submission and binding times from audit entries, and the rates derived from them.
 
     rate    = bound / (last bind - first submit)
-    bind    = submit (received by the API server) to binding (answered), per piece of work
+    bind    = submit (received by the API server) to binding (response), per submitted object
 
-A piece of work is one object that was submitted: a pod, a Job or a GPUWorkload. Its pod's name starts with its own,
-and all names have the same length, so that no name is the start of another.
+A submitted object is a pod, a Job or a GPUWorkload. The name of its pod starts with the object's name. All names have
+the same length, so no name is a prefix of another.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ def work_name(index: int) -> str:
 
 
 def owner_of(pod: str) -> str:
-    """The piece of work a pod belongs to."""
+    """Return the name of the submitted object that a pod belongs to."""
     return pod[:_NAME_LENGTH]
 
 
 @dataclass(slots=True)
 class Timeline:
-    """What has happened so far to the work submitted as one kind of resource."""
+    """The events so far of the objects submitted as one kind of resource."""
 
-    #: plural of what was submitted: pods, jobs or gpuworkloads
+    # : plural of the submitted resource: pods, jobs or gpuworkloads
     resource: str
     submitted: dict[str, dt.datetime] = field(default_factory=dict)
-    #: when the API server had answered the last submission
+    # : time of the response to the last submission
     accepted: dt.datetime | None = None
     bound: dict[str, dt.datetime] = field(default_factory=dict)
-    #: bindings the API server refused, and pieces of work that were bound more than once
+    # : refused bindings, and objects that were bound more than once
     refused: int = 0
     doubled: int = 0
 
@@ -64,21 +64,21 @@ class Timeline:
             self.bound[work] = entry.answered
 
     def rate(self) -> float:
-        """Pieces of work bound per second, from the first submission to the last binding."""
+        """Return objects bound per second, from the first submission to the last binding."""
         return len(self.bound) / (max(self.bound.values()) - min(self.submitted.values())).total_seconds()
 
     def submit_s(self) -> float:
-        """How long submitting took; as long as the whole fill, if submitting was what limited it."""
+        """Return the duration of the submissions. It equals the whole duration if submission is the bottleneck."""
         if self.accepted is None:
             return 0.0
         return (self.accepted - min(self.submitted.values())).total_seconds()
 
     def bind_seconds(self) -> list[float]:
-        """Submission to binding of every piece of work, ascending."""
+        """Return the time from submission to binding of each object, ascending."""
         return sorted((at - self.submitted[work]).total_seconds() for work, at in self.bound.items())
 
     def gang_seconds(self, gangs: Iterable[Sequence[str]]) -> list[float]:
-        """Last pod submitted to last pod bound of every gang that was bound whole, ascending."""
+        """Return the time from last submission to last binding of each completely bound gang, ascending."""
         return sorted(
             (max(self.bound[pod] for pod in gang) - max(self.submitted[pod] for pod in gang)).total_seconds()
             for gang in gangs
@@ -87,5 +87,5 @@ class Timeline:
 
 
 def percentile(ascending: Sequence[float], percent: float) -> float:
-    """The smallest value that at least `percent` of the values do not exceed."""
+    """Return the smallest value that at least `percent` of the values do not exceed."""
     return ascending[max(0, math.ceil(len(ascending) * percent / 100) - 1)]

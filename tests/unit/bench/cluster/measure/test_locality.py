@@ -26,7 +26,7 @@ def landed(pods: int, *nodes: str, gpus: int = 8) -> Landed:
 def test_gangs_in_one_leaf_are_told_from_those_that_are_spread():
     leaf_of, free = site(4, 4)
     gangs = [landed(2, "0-0", "0-1"), landed(2, "0-2", "1-0"), landed(2, "1-1", "1-2")]
-    found = locality.nearness(gangs, leaf_of, free)
+    found = locality.measure_locality(gangs, leaf_of, free)
     assert (found.one_leaf_share, found.mean_leaves, found.ideal_leaves) == (0.6667, 1.333, 1.0)
     assert found.max_leaves == 2
     assert (found.whole_gangs, found.partial_gangs) == (3, 0)
@@ -34,7 +34,7 @@ def test_gangs_in_one_leaf_are_told_from_those_that_are_spread():
 
 def test_a_gang_bound_in_part_is_counted_and_one_not_bound_at_all_is_not():
     leaf_of, free = site(2)
-    found = locality.nearness([landed(2, "0-0"), landed(2)], leaf_of, free)
+    found = locality.measure_locality([landed(2, "0-0"), landed(2)], leaf_of, free)
     assert (found.whole_gangs, found.partial_gangs) == (0, 1)
     assert found.one_leaf_share is found.mean_leaves is found.ideal_leaves is None
 
@@ -53,15 +53,15 @@ def test_a_gang_bound_in_part_is_counted_and_one_not_bound_at_all_is_not():
 )
 def test_the_fewest_leaves_of_gangs_of_one_kind(rooms: tuple[int, ...], sizes: tuple[int, ...], least: int):
     leaf_of, free = site(*rooms)
-    assert locality.fewest([landed(size) for size in sizes], leaf_of, free) == least
+    assert locality.count_fewest_leaves([landed(size) for size in sizes], leaf_of, free) == least
 
 
 def test_half_free_nodes_hold_small_pods_only():
     leaf_of, free = site(2, 2)
     free |= {"1-0": 4, "1-1": 4}
-    assert locality.fewest([landed(2, gpus=8)], leaf_of, free) == 1
-    assert locality.fewest([landed(3, gpus=8)], leaf_of, free) == 2
-    assert locality.fewest([landed(4, gpus=4)], leaf_of, free) == 1
+    assert locality.count_fewest_leaves([landed(2, gpus=8)], leaf_of, free) == 1
+    assert locality.count_fewest_leaves([landed(3, gpus=8)], leaf_of, free) == 2
+    assert locality.count_fewest_leaves([landed(4, gpus=4)], leaf_of, free) == 1
 
 
 def best(rooms: tuple[int, ...], sizes: tuple[int, ...]) -> int | None:
@@ -86,7 +86,7 @@ def best(rooms: tuple[int, ...], sizes: tuple[int, ...]) -> int | None:
 def test_no_arrangement_beats_the_bound(rooms: tuple[int, ...], sizes: tuple[int, ...]):
     leaf_of, free = site(*rooms)
     optimum = best(rooms, sizes)
-    bound = locality.fewest([landed(size) for size in sizes], leaf_of, free)
+    bound = locality.count_fewest_leaves([landed(size) for size in sizes], leaf_of, free)
     if optimum is not None:
         assert bound <= optimum
         if len(sizes) == 1:
