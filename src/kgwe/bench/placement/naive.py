@@ -107,7 +107,11 @@ class Loop:
         cpu = (self._cpu[number] - request.cpu_milli) / max(node.cpu_milli, 1)
         memory = (self._memory[number] - request.memory_bytes) / max(node.memory_bytes, 1)
         cards = (node.shape.all_gpus & node.healthy).bit_count()
-        gpu = (self._count_leftover(number, node) - self._count_wanted(request, node)) / (cards * GPU_MILLI) if cards else 0.0
+        gpu = (
+            (self._count_leftover(number, node) - self._count_wanted(request, node)) / (cards * GPU_MILLI)
+            if cards
+            else 0.0
+        )
         gpus = request.gpus
         filled = gpu if gpus.count or gpus.milli or gpus.slices else (cpu + memory) / 2
         balance = 100 * (1 - max(gpu - min(cpu, memory), 0.0))
