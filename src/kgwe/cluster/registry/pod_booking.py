@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from kgwe import errors
-from kgwe.cluster.workload import runs
+from kgwe.cluster.workload import placement_annotations, runs
 from kgwe.model.devices import assignment
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from kgwe.cluster.registry.fleet_state import FleetState
     from kgwe.cluster.registry.pod_index import PodIndex
     from kgwe.cluster.registry.run_table import RunTable
+    from kgwe.cluster.workload.runs import Run
+    from kgwe.cluster.workload.signatures import Signer
     from kgwe.kube.api import core
     from kgwe.placement.live.ledger import Seat
 
@@ -42,21 +44,37 @@ class PodBooking:
         claims: DraAllocations,
         external_seats: SeatLookup,
         report_error: Callable[[str, str, Exception], None],
+        signer: Signer | None,
     ) -> None:
+        """`signer`: checks the seats of pods; without one (a tool that only shows the cluster) all seats count."""
         self._fleet_state = fleet_state
         self._pods = pods
         self._run_table = run_table
         self._claims = claims
         self._external_seats = external_seats
         self._report_error = report_error
+        self._signer = signer
 
     def seat_of(self, pod: core.Pod) -> Seat | None:
-        """(owner, number) of the seat that the pod was created for."""
+        """(owner, number) of the seat that the pod was created for.
+
+        A user may create a pod that names the Job of a workload as its owner. Such a pod has no seat.
+        """
         run = self._run_table.run_of(pod)
         if run is None:
             return self._external_seats.seat(pod.metadata.uid)
-        number = run.seat_of(pod)
-        return (self._run_table.owners[runs.maker_of(pod)], number) if number >= 0 else None
+        owner, number = self._run_table.owners[runs.maker_of(pod)], run.seat_of(pod)
+        if self._is_signed(pod, run, owner, number):
+            return (owner, number) if number >= 0 else None
+        # A bound pod keeps its seat if its annotations are edited.
+        held = self._fleet_state.ledger.seat_of(pod.metadata.uid)
+        return held if held is not None and held[0] == owner else None
+
+    def _is_signed(self, pod: core.Pod, run: Run, owner: str, number: int) -> bool:
+        """Whether KGWE gave the pod this seat, or will give it one: its gate is still there."""
+        if self._signer is None or not run.is_signed or placement_annotations.is_gated(pod):
+            return True
+        return self._signer.has_signed_seat(pod, owner, number, is_single=len(run.seats) == 1)
 
     def book(self, pod: core.Pod) -> None:
         """Count a bound pod, in its seat if it has one."""

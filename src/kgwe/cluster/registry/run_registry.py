@@ -149,12 +149,36 @@ class RunRegistry:
     # --- seats ------------------------------------------------------------------------------------------
 
     def drop_unfit(self) -> None:
-        """Drop restored seats for which there is no room: nodes and pods may have been read after the plans."""
+        """Drop restored seats for which there is no room: nodes and pods may have been read after the plans.
+
+        Of a run with bound pods, recovery deals with the seats on failed hardware, and on nodes that pods are being
+        moved away from.
+        """
         _ = self._fleet_state.fleet  # brought up to date
+        left_by_moves = self._nodes_left_by_moves()
         for owner in list(self._ledger.owners()):
             run = self._table.runs.get(owner)
-            if run is not None and not self._has_bound(run):
-                self._ledger.drop_unfit_seats(owner, list(self._ledger.reserved_seats(owner)))
+            if run is None:
+                continue
+            seats = self._ledger.reserved_seats(owner)
+            spared = {seat.node for seat in seats.values()} if self._has_bound(run) else set()
+            spared = {node for node in spared if node in left_by_moves or self._has_failures(node)}
+            self._ledger.drop_unfit_seats(owner, [number for number, seat in seats.items() if seat.node not in spared])
+
+    def _nodes_left_by_moves(self) -> set[str]:
+        """Nodes with a bound pod whose seat is elsewhere by now."""
+        return {
+            pod.spec.nodeName
+            for run in self._table.runs.values()
+            for pod in self._pods.of_run(run).values()
+            if pod.spec.nodeName
+            and (seat := self._booking.seat_of(pod)) is not None
+            and self._ledger.seat_of(pod.metadata.uid) != seat
+        }
+
+    def _has_failures(self, node: str) -> bool:
+        reader = self._fleet_state.reader
+        return bool(reader.find_fault(node) or reader.unhealthy_gpus(node))
 
     def settle_seats(self, uid: str) -> int:
         """Release seats beyond the scale of the run, and reserve those it may have again if there is room.
@@ -191,7 +215,9 @@ class RunRegistry:
                 continue
             wanted = self._claims.requested(pod) if pod.spec.nodeName else {}
             is_whole = bool(wanted) and all(wanted.get(name, 0) >= count for name, count in gpus.items())
-            (occupied if is_whole else expected).add(run.seat_of(pod))
+            seat = self._booking.seat_of(pod)
+            if seat is not None:
+                (occupied if is_whole else expected).add(seat[1])
         return occupied, expected
 
     def held_seats(self, run: Run) -> tuple[PlannedSeat, ...]:
@@ -213,7 +239,7 @@ class RunRegistry:
 
     def _has_bound(self, run: Run) -> bool:
         """Whether pods of the run are bound: its plan was carried out, and recovery deals with its losses."""
-        return any(pod.spec.nodeName for pod in self._pods.of_run(run).values())
+        return any(pod.spec.nodeName and self._booking.seat_of(pod) for pod in self._pods.of_run(run).values())
 
     def move(self, uid: str, seats: tuple[PlannedSeat, ...] | None, details: Details | None = None) -> None:
         """Give the run these seats before its object shows them; None: the seats that its object shows."""

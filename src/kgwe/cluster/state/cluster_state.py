@@ -100,6 +100,7 @@ class ClusterState:
             claims=self._claims,
             external_seats=gang_table,
             report_error=report_error,
+            signer=signer,
         )
         self.run_registry = RunRegistry(
             fleet_state=self.fleet_state,

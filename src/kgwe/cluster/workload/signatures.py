@@ -155,6 +155,19 @@ class Signer:
             return True
         return self._accepts(text, _binding_facts(meta.namespace, meta.uid, node, notes))
 
+    def has_signed_seat(self, pod: core.Pod, owner: str, number: int, *, is_single: bool) -> bool:
+        """Whether a pod without forged decisions (`strip_unsigned`) was given this seat.
+
+        `is_single`: the owner has one seat, and its pod is a copy of the signed template.
+        """
+        notes = pod.metadata.annotations
+        if SIGNATURE_ANNOTATION not in notes:
+            return False
+        if not is_single or placement_annotations.SEAT_ANNOTATION in notes:
+            return placement_annotations.seat_of(notes) == (owner, number)
+        facts = _template_facts(pod.metadata.namespace, owner, signed_node(notes), notes)
+        return self._accepts(notes[SIGNATURE_ANNOTATION], facts)
+
     def has_signed(self, run: ObjectMeta) -> bool:
         """Whether the plan on a Job or Deployment is the one that KGWE stored for the workload it is labelled with."""
         notes = run.annotations

@@ -331,6 +331,10 @@ class Ledger:
         """Uid of the bound pod in the seat; empty: none."""
         return self._taken.get((owner, number), "")
 
+    def seat_of(self, uid: str) -> Seat | None:
+        """(owner, number) of the seat that the bound pod has."""
+        return self._seat_of.get(uid)
+
     def owners(self) -> Iterator[str]:
         return iter(self._seats)
 

@@ -550,3 +550,31 @@ class TestScaling:
         state.on_pod(added(pod("small", index=2, at="n2", gpus=0)))
         state.run_registry.settle_seats(UID)
         assert free(state) == {"n1": 4, "n2": 8}
+
+    @pytest.mark.parametrize("pods_first", [True, False])
+    def test_a_restart_reserves_no_seats_that_others_have_by_now(self, state, *, pods_first):
+        """It was scaled up without room, and the scheduler restarts: no other seats are reserved than before."""
+        other = make(
+            resources.POD.type,
+            {"metadata": {"name": "x", "uid": "x", "namespace": "a"}, "spec": pod("x", gpus=8, at="n1").spec},
+        )
+        if pods_first:
+            state.on_pod(added(other))
+        self.served(state)
+        self.seat(state, 2)
+        if not pods_first:
+            state.on_pod(added(other))
+        state.run_registry.drop_unfit()  # as every term does when it begins
+        assert list(state.ledger.reserved_seats(UID)) == [2]
+        assert state.run_registry.settle_seats(UID) == 2
+        state.on_pod(removed(other))
+        assert state.run_registry.settle_seats(UID) == 0
+        assert free(state) == {"n1": 0, "n2": 4}
+
+    def test_a_restart_keeps_the_seats_on_a_node_that_pods_are_being_moved_away_from(self, state):
+        """Recovery stored a plan in which two pods change places; neither has moved yet."""
+        state.on_kgwe(added(workload(count=16)))
+        state.on_job(added(job(seats=(Seat("n1", 0xFF), Seat("n2", 0xFF)), gpus=8)))
+        state.on_pod(added(pod("p1", index=1, at="n1", gpus=8)))
+        state.run_registry.drop_unfit()
+        assert list(state.ledger.reserved_seats(UID)) == [0, 1]

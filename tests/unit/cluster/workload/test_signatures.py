@@ -18,6 +18,7 @@ from tests.support.builders.objects import (
     job,
     make,
     node,
+    pod,
     pod_spec,
     replica,
     workload,
@@ -397,3 +398,98 @@ def test_the_memory_for_forged_objects_is_bounded(signer: Signer) -> None:
     for number in range(30_000):
         signer.report_forged("Pod", f"uid-{number}")
     assert len(signer._reported) <= 10_000
+
+
+# --- pods that a user made --------------------------------------------------------------------------------
+
+
+def pinned(signer: Signer, bare: Any, number: int, place: Holding) -> Any:
+    """The pod as the pinner leaves it."""
+    notes = pinner.pin_patch(bare, UID, number, place, signer.sign_seat(bare, UID, number, place))
+    return with_notes(bare, {key: text for key, text in notes["metadata"]["annotations"].items() if text is not None})
+
+
+def templated(signer: Signer, bare: Any) -> Any:
+    """The pod with the annotations of the signed template of its Job."""
+    body: dict[str, Any] = {
+        "metadata": {"namespace": "team", "annotations": {}},
+        "spec": {"template": {"metadata": {"annotations": {placement_annotations.CARDS_ANNOTATION: "f"}}}},
+    }
+    signer.sign_run(body, UID, ONE)
+    return with_notes(bare, body["spec"]["template"]["metadata"]["annotations"])
+
+
+def having(state: Any, number: int = 0) -> str:
+    return str(state.ledger.pod_in(UID, number))
+
+
+@pytest.mark.parametrize("gpus", [0, 4])
+def test_a_pod_that_names_our_job_as_its_owner_takes_no_seat_of_a_gang(state: Any, signer: Signer, gpus: int) -> None:
+    """It sets spec.nodeName itself, and the index of a seat whose pod is not there yet."""
+    state.on_kgwe(added(workload(count=8)))
+    state.on_job(added(signed(signer, job(seats=TWO))))
+    state.on_pod(added(pod("thief", index=0, gpus=gpus)))
+    assert having(state) == ""
+    assert free(state) == {"n1": 4 - gpus, "n2": 4}, "it counts for itself, and the seat stays reserved"
+    state.on_pod(added(pinned(signer, pod("p0", index=0), 0, Holding("n1", {}, 0b11110000))))
+    assert having(state) == "uid-p0"
+    assert free(state) == {"n1": 4 - gpus, "n2": 4}
+
+
+@pytest.mark.parametrize("order", ["pod first", "job first"])
+def test_a_pod_that_names_our_job_as_its_owner_takes_no_seat_of_a_single_pod(
+    state: Any, signer: Signer, order: str
+) -> None:
+    state.on_kgwe(added(workload(count=4)))
+    feeds = [
+        lambda: state.on_pod(added(pod("thief", gpus=1))),
+        lambda: state.on_job(added(signed(signer, job(seats=ONE)))),
+    ]
+    for feed in feeds if order == "pod first" else feeds[::-1]:
+        feed()
+    assert (having(state), free(state)["n1"]) == ("", 3)
+    state.on_pod(added(templated(signer, pod("p", index=0))))
+    assert (having(state), free(state)["n1"]) == ("uid-p", 3)
+
+
+def test_a_signature_for_something_else_gives_no_seat(state: Any, signer: Signer) -> None:
+    """The signature of a binding, and that of a seat with another number."""
+    state.on_kgwe(added(workload(count=8)))
+    state.on_job(added(signed(signer, job(seats=TWO))))
+    binding = {placement_annotations.CARDS_ANNOTATION: "f"}
+    binding[placement_annotations.SIGNATURE_ANNOTATION] = signer.sign_binding("team", "uid-bound", HERE)
+    state.on_pod(added(pod("bound", index=0, notes=binding)))
+    assert having(state) == ""
+    elsewhere = pinned(signer, pod("other", index=1, at="n2"), 1, Holding("n2", {}, 0b1111))
+    state.on_pod(added(with_notes(elsewhere, {placement_annotations.INDEX_ANNOTATION: "0"})))
+    assert having(state) == ""
+
+
+def test_the_signature_of_a_binding_gives_no_seat_of_a_single_pod(state: Any, signer: Signer) -> None:
+    state.on_kgwe(added(workload(count=4)))
+    state.on_job(added(signed(signer, job(seats=ONE))))
+    binding = {placement_annotations.CARDS_ANNOTATION: "f"}
+    binding[placement_annotations.SIGNATURE_ANNOTATION] = signer.sign_binding("team", "uid-bound", HERE)
+    state.on_pod(added(pod("bound", notes=binding)))
+    assert having(state) == ""
+
+
+def test_a_running_pod_keeps_its_seat_when_its_annotations_are_edited(state: Any, signer: Signer) -> None:
+    """Otherwise its GPUs would be reserved a second time."""
+    state.on_kgwe(added(workload(count=8)))
+    state.on_job(added(signed(signer, job(seats=TWO))))
+    own = pinned(signer, pod("p0", index=0), 0, Holding("n1", {}, 0b11110000))
+    state.on_pod(added(own))
+    bare = pod("p0", index=1)
+    state.on_pod(changed(own, bare))
+    assert having(state) == "uid-p0"
+    assert free(state) == {"n1": 4, "n2": 4}
+
+
+def test_a_pod_that_a_user_made_does_not_spare_the_seats_of_its_job_the_check(state: Any, signer: Signer) -> None:
+    state.on_pod(added(make(resources.POD.type, {"metadata": {"name": "x", "uid": "x"}, "spec": pod_spec(6, "n1")})))
+    state.on_kgwe(added(workload(count=8)))
+    state.on_pod(added(pod("thief", index=1, at="n2", gpus=0)))
+    state.on_job(added(signed(signer, job(seats=TWO))))
+    state.run_registry.drop_unfit()
+    assert list(state.ledger.reserved_seats(UID)) == [1]
