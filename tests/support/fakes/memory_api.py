@@ -110,6 +110,7 @@ class MemoryApi:
         self._watches: dict[int, tuple[Watch, Target, Mapping[str, str]]] = {}
         #: (method, path) of every request that was answered
         self.requests: list[tuple[str, str]] = []
+        self._refusals: list[tuple[str, str, Refused]] = []
 
     # --- the transport ----------------------------------------------------------------------------------
 
@@ -128,6 +129,7 @@ class MemoryApi:
         self.requests.append((method, path))
         body = json.loads(content) if content else {}
         try:
+            self._refuse(method, path)
             if (found := self._discovered(path)) is not None:
                 return Reply(200, json.dumps(found).encode())
             return Reply(
@@ -168,6 +170,10 @@ class MemoryApi:
         for watch, _, _ in self._watches.values():
             watch.pieces.put_nowait(None)
 
+    def refuse_next(self, method: str, kind: Resource[Any], code: int, message: str, reason: str = "") -> None:
+        """Refuse the next request of a client with this method for this kind."""
+        self._refusals.append((method, kind.path().strip("/"), Refused(code, reason, message)))
+
     def compact(self) -> None:
         """Forget history, as etcd does: watches from before this moment are refused."""
         self._oldest = self._version
@@ -178,6 +184,12 @@ class MemoryApi:
         return self._answer(method, Target.parse(path), body or {}, {}, content_type)
 
     # --- requests ---------------------------------------------------------------------------------------
+
+    def _refuse(self, method: str, path: str) -> None:
+        for each in self._refusals:
+            if each[0] == method and each[1] == Target.parse(path).collection:
+                self._refusals.remove(each)
+                raise each[2]
 
     def _discovered(self, path: str) -> Obj | None:
         """The kinds of a group and version, where the path names nothing more."""

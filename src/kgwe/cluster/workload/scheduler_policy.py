@@ -94,6 +94,11 @@ def domain_weights(config: SchedulerConfig | None) -> DomainWeights:
     )
 
 
+def strategy_of(workload: Workload, config: SchedulerConfig | None) -> str:
+    """The strategy that places the workload; the configured one is for single pods."""
+    return workload.strategy or (str(node_strategy(config)) if workload.pods == 1 else "score")
+
+
 def node_strategy(config: SchedulerConfig | None) -> Strategy:
     """How a node is chosen for pods that name no strategy."""
     return Strategy(spec_of(config).strategy)

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
-from tests.support.builders.objects import NAME, ONE, UID, added, changed, free, job, node, removed, workload
+from tests.support.builders.objects import free
+from tests.support.fakes.leader_bed import NAMESPACE, LeaderBed
 
-from kgwe import errors
 from kgwe.apps.scheduler.disruption.evictor import Evictor
 from kgwe.apps.scheduler.disruption.recovery import RecoveryController
-from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.planner import Planner
-from kgwe.apps.scheduler.planning_errors import PlanningErrors
-from kgwe.apps.scheduler.settings import Settings
 from kgwe.apps.scheduler.workloads.reconciler import Reconciler
 from kgwe.apps.scheduler.workloads.rejected_pods import RejectedPods
-from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.kube.api.core import Condition
-from kgwe.kube.api.meta import ObjectMeta
-from kgwe.kube.client.client import QuotaExceeded
+from kgwe.kube.api import resources
 from kgwe.placement.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -34,50 +25,17 @@ if TYPE_CHECKING:
 PATIENCE_S = 20.0
 
 
-class Client:
-    """Records what is created and deleted, and the last status; `failures` are raised by the next creations."""
+class Bed(LeaderBed):
+    """A node of eight GPUs and a workload of four, reconciled when the test says so."""
 
     def __init__(self) -> None:
-        self.created: list[dict[str, Any]] = []
-        self.deleted: list[str] = []
-        self.is_deleted = asyncio.Event()
-        self.status: dict[str, Any] = {}
-        self.failures: list[Exception] = []
-
-    async def patch(self, _resource, _name, body, _namespace, **_):
-        self.status = body["status"]
-        return SimpleNamespace(metadata=ObjectMeta(resourceVersion="1"))
-
-    async def create(self, _resource, body, _namespace, **_):
-        if self.failures:
-            raise self.failures.pop()
-        self.created.append(body)
-
-    async def delete(self, _resource, name, _namespace, **_):
-        self.deleted.append(name)
-        self.is_deleted.set()
-
-
-class Bed:
-    def __init__(self) -> None:
-        self.state = ClusterState()
-        self.state.on_node(added(node("n1")))
-        self.state.on_kgwe(added(workload()))
-        self.client, self.metrics = Client(), Metrics()
-        metrics = self.metrics
+        super().__init__()
+        self.uid = ""
         self.now = 100.0
         self.decided = asyncio.Event()
-        deps: Any = SimpleNamespace(
-            client=self.client,
-            state=self.state,
-            events=SimpleNamespace(record=lambda _event: None),
-            settings=Settings(),
-            metrics=metrics,
-            gangs=self.state.gangs,
-            faults=PlanningErrors(metrics),
-            rng=random.Random(1),
-        )
-        self.planner = Planner(self.state, {}, random.Random(1), metrics, faults=deps.faults, on_decided=self._deliver)
+        self.plans: list[Plan] = []
+        deps = self.deps
+        self.planner = Planner(self.state, {}, deps.rng, self.metrics, faults=deps.faults, on_decided=self._deliver)
         self.recovery = RecoveryController(deps, self.planner, Evictor(deps), seat=lambda *_: None)
         self.reconciler = Reconciler(
             deps,
@@ -88,14 +46,19 @@ class Bed:
             clock=lambda: self.now,
         )
 
+    async def prepare(self) -> None:
+        await self.node("n1")
+        self.uid = (await self.workload()).metadata.uid
+
     def _deliver(self, owner: str, decision: Plan | Refusal) -> None:
         if isinstance(decision, Plan):
+            self.plans.append(decision)
             self.reconciler.deliver_plan(owner, decision)
         self.decided.set()
 
     async def reconcile(self) -> str:
         self.now += 1.0
-        return await self.reconciler.reconcile(self.state.keys[UID])
+        return await self.reconciler.reconcile(self.state.keys[self.uid])
 
     async def place(self) -> None:
         """Ask for a place and wait for the decision."""
@@ -104,94 +67,175 @@ class Bed:
         async with asyncio.timeout(PATIENCE_S):
             await self.decided.wait()
 
+    async def start(self) -> dict[str, Any]:
+        """Place the workload and create its Job; returns the Job."""
+        await self.place()
+        assert await self.reconcile() == "done"
+        (job,) = self.objects(resources.JOB)
+        return job
+
+    @property
+    def phase(self) -> str:
+        return str(self.stored(resources.GPU_WORKLOAD, "w").get("status", {}).get("phase", ""))
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.stored(resources.GPU_WORKLOAD, "w")["status"]
+        return found
+
 
 @pytest.fixture
 async def bed() -> AsyncIterator[Bed]:
     made = Bed()
+    await made.prepare()
     yield made
     await made.recovery.stop()
     made.planner.close()
+    await made.client.close()
 
 
-async def test_a_workload_is_started_at_the_place_it_was_given(bed):
+async def test_a_workload_is_started_at_the_place_it_was_given(bed: Bed) -> None:
     await bed.place()
-    assert bed.planner.has_plan(UID)
+    assert bed.planner.has_plan(bed.uid)
     assert free(bed.state) == {"n1": 4}
     assert await bed.reconcile() == "done"
-    assert [body["metadata"]["name"] for body in bed.client.created] == [NAME]
+    (job,) = bed.objects(resources.JOB)
+    assert job["metadata"]["ownerReferences"][0]["uid"] == bed.uid
+    assert bed.state.runs[bed.uid].is_signed
     assert bed.metrics.registry.get_sample_value("warp_gpuworkload_scheduled_total", {"strategy": "score"}) == 1
 
 
-async def test_a_run_that_the_watch_has_not_shown_is_not_created_again(bed):
+async def test_a_run_that_the_watch_has_not_shown_is_not_created_again(bed: Bed) -> None:
     await bed.place()
+    bed.pause_watch()
+    for _ in range(2):
+        await bed.reconcile()
+    assert bed.api.requests.count(("POST", resources.JOB.path(namespace=NAMESPACE))) == 1
+    assert bed.planner.has_plan(bed.uid)
+    bed.resume_watch()
     await bed.reconcile()
-    await bed.reconcile()
-    assert len(bed.client.created) == 1
-    bed.state.on_job(added(job(seats=ONE)))
-    await bed.reconcile()
-    assert not bed.planner.has_plan(UID), "the run shows the plan"
+    assert not bed.planner.has_plan(bed.uid), "the run shows the plan"
     assert free(bed.state) == {"n1": 4}
 
 
-async def test_a_plan_for_a_spec_that_was_edited_is_discarded(bed):
+async def test_a_plan_for_a_spec_that_was_edited_is_discarded(bed: Bed) -> None:
     await bed.place()
-    bed.state.on_kgwe(changed(workload(), workload(count=8, generation=2)))
+    await bed.client.patch(resources.GPU_WORKLOAD, "w", {"spec": {"gpuRequirements": {"count": 8}}}, NAMESPACE)
     await bed.place()
-    assert bed.client.created == []
+    assert bed.objects(resources.JOB) == []
     assert free(bed.state) == {"n1": 0}, "eight GPUs are reserved, and not twelve"
     await bed.reconcile()
-    (body,) = bed.client.created
-    assert '"nvidia.com/gpu":"8"' in msgspec.json.encode(body).decode()
+    (job,) = bed.objects(resources.JOB)
+    wanted = job["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
+    assert wanted == {"nvidia.com/gpu": "8"}
 
 
-async def test_a_plan_of_a_workload_that_is_gone_frees_its_place(bed):
+async def test_a_plan_of_a_workload_that_is_gone_frees_its_place(bed: Bed) -> None:
     await bed.place()
-    bed.state.on_kgwe(removed(workload()))
-    bed.reconciler.forget(UID)
+    await bed.client.delete(resources.GPU_WORKLOAD, "w", NAMESPACE)
+    bed.reconciler.forget(bed.uid)
     assert free(bed.state) == {"n1": 8}
 
 
-async def test_a_plan_that_comes_late_is_discarded(bed):
+async def test_a_plan_that_comes_late_is_discarded(bed: Bed) -> None:
+    """The planner decides about a workload that the reconciler has forgotten."""
     await bed.place()
-    plan = bed.reconciler._attempts[UID].plan
-    bed.reconciler._attempts.clear()
-    bed.reconciler.deliver_plan(UID, plan)
-    assert not bed.planner.has_plan(UID)
+    bed.reconciler.forget(bed.uid)
+    assert not bed.planner.has_plan(bed.uid)
+    bed.reconciler.deliver_plan(bed.uid, bed.plans[0])
     assert free(bed.state) == {"n1": 8}
 
 
-async def test_a_quota_gives_the_place_back_and_says_so(bed):
+async def test_a_quota_gives_the_place_back_and_says_so(bed: Bed) -> None:
     await bed.place()
-    bed.client.failures = [QuotaExceeded("exceeded quota: q")]
+    bed.api.refuse_next("POST", resources.JOB, 403, "forbidden: exceeded quota: q", "Forbidden")
     assert await bed.reconcile() == "retry"
     assert free(bed.state) == {"n1": 8}
-    assert bed.client.status["conditions"][0]["reason"] == "QuotaExceeded"
+    assert bed.status["conditions"][0]["reason"] == "QuotaExceeded"
+    assert [reason for reason, _ in await bed.events()] == ["QuotaExceeded"]
 
 
-async def test_an_error_of_the_api_server_is_retried_and_counted(bed):
+async def test_an_error_of_the_api_server_is_retried_and_counted(bed: Bed) -> None:
     await bed.place()
-    bed.client.failures = [errors.Permanent("no such field")]
+    bed.api.refuse_next("POST", resources.JOB, 422, "no such field", "Invalid")
     assert await bed.reconcile() == "retry"
     assert free(bed.state) == {"n1": 8}
-    assert bed.client.status["retryCount"] == 1
-    assert "no such field" in bed.client.status["message"]
+    assert bed.status["retryCount"] == 1
+    assert "no such field" in bed.status["message"]
 
 
-async def test_a_failed_run_on_a_lost_node_is_deleted_once_and_asked_about_without_effect(bed):
-    failed = job(seats=ONE)
-    status = msgspec.structs.replace(failed.status, conditions=(Condition("Failed", "True"),))
-    bed.state.on_job(added(msgspec.structs.replace(failed, status=status)))
-    found, run = bed.state.workloads[bed.state.keys[UID]], bed.state.runs[UID]
+async def test_retries_that_are_used_up_end_the_workload(bed: Bed) -> None:
+    while bed.phase != "Failed":
+        bed.now += 3600.0
+        await bed.place()
+        bed.api.refuse_next("POST", resources.JOB, 422, "no such field", "Invalid")
+        await bed.reconcile()
+    assert bed.status["conditions"][0]["reason"] == "MaxRetriesExceeded"
+    assert bed.status["retryCount"] == 3
+    assert free(bed.state) == {"n1": 8}
+    assert await bed.reconcile() == "done"
+
+
+async def test_a_run_with_the_name_of_another_object_is_an_error(bed: Bed) -> None:
+    await bed.place()
+    bed.pause_watch()
+    name = f"w-job-{bed.uid[:8]}"
+    await bed.client.create(resources.JOB, {"metadata": {"name": name}, "spec": {"template": {}}}, NAMESPACE)
+    bed.resume_watch()
+    assert await bed.reconcile() == "retry"
+    assert "does not belong to this workload" in bed.status["message"]
+
+
+async def test_a_workload_that_is_deleted_takes_its_run_with_it(bed: Bed) -> None:
+    job = await bed.start()
+    await bed.client.delete(resources.GPU_WORKLOAD, "w", NAMESPACE)
+    assert bed.objects(resources.JOB) == [], job["metadata"]["name"]
+    assert free(bed.state) == {"n1": 8}
+
+
+async def test_an_edit_before_its_pods_run_replaces_the_run(bed: Bed) -> None:
+    await bed.start()
+    await bed.client.patch(resources.GPU_WORKLOAD, "w", {"spec": {"gpuRequirements": {"count": 2}}}, NAMESPACE)
+    assert await bed.reconcile() == "done"
+    assert bed.objects(resources.JOB) == []
+    await bed.start()
+    assert free(bed.state) == {"n1": 6}
+
+
+async def test_a_run_whose_node_is_gone_is_replaced_elsewhere(bed: Bed) -> None:
+    first = await bed.start()
+    await bed.node("n2")
+    await bed.client.delete(resources.NODE, "n1")
+    assert await bed.reconcile() == "retry"
+    assert bed.objects(resources.JOB) == []
+    assert [reason for reason, _ in await bed.events()] == ["PlaceLost"]
+    second = await bed.start()
+    assert second["metadata"]["uid"] != first["metadata"]["uid"]
+    assert bed.state.runs[bed.uid].node == "n2"
+
+
+async def test_the_end_of_a_run_is_reported(bed: Bed) -> None:
+    job = await bed.start()
+    ended = {"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:10:00Z"}]}
+    bed.set_status(resources.JOB, job["metadata"]["name"], ended)
+    assert await bed.reconcile() == "done"
+    assert (bed.status["phase"], bed.status["completionTime"]) == ("Succeeded", "2026-01-01T00:10:00Z")
+    assert free(bed.state) == {"n1": 8}
+
+
+async def test_a_failed_run_on_a_lost_node_is_deleted_once_and_asked_about_without_effect(bed: Bed) -> None:
+    job = await bed.start()
+    name = job["metadata"]["name"]
+    bed.set_status(resources.JOB, name, {"conditions": [{"type": "Failed", "status": "True"}]})
+    found, run = bed.state.workloads[bed.state.keys[bed.uid]], bed.state.runs[bed.uid]
     assert not bed.recovery.failed_on_lost_hardware(found, run)
 
-    before = node("n1")
-    lost = msgspec.structs.replace(before.status, conditions=(Condition("Ready", "Unknown"),))
-    bed.state.on_node(changed(before, msgspec.structs.replace(before, status=lost)))
+    bed.set_ready("n1", "Unknown")
     assert bed.recovery.failed_on_lost_hardware(found, run)
-    assert bed.recovery.trouble_of(UID) is None, "asking changes nothing"
+    assert bed.recovery.trouble_of(bed.uid) is None, "asking changes nothing"
     assert await bed.reconcile() == "retry"
+    assert bed.recovery.trouble_of(bed.uid) is not None
     assert await bed.reconcile() == "retry"
-    async with asyncio.timeout(PATIENCE_S):
-        await bed.client.is_deleted.wait()
-    assert bed.client.deleted == [NAME]
-    assert bed.recovery.trouble_of(UID) is not None
+    path = resources.JOB.path(namespace=NAMESPACE, name=name)
+    await bed.until(lambda: not bed.objects(resources.JOB))
+    assert bed.api.requests.count(("DELETE", path)) == 1

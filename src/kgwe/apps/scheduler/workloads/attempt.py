@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.plan import Plan
+
+Result = Literal["done", "waiting", "retry"]
+"""What a call of the reconciler came to, for the metrics."""
 
 
 @dataclass
@@ -18,7 +21,7 @@ class Attempt:
     ask: Ask | None = None
     basis: tuple[frozenset[str], bool, int] | None = None  # nodes left out of `ask`, whether it claims, its priority
     plan: Plan | None = None  # where it was placed, until the API shows its run
-    limited_to: int | None = None  # the priority that its user was last told counts instead of the one asked for
+    limited_to: int | None = None  # the priority that was last reported to count instead of the one asked for
     held_at: float | None = None  # since when it waits without room
     told_at: float = 0.0  # when its waiting message was last written
     warn_at: float = 0.0  # when the next Warning is due, while it waits without room
