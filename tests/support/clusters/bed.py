@@ -9,13 +9,12 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
 import pytest
+from tests.support.clusters import fork_server
 
 from kgwe.cluster.workload import manifests
 from kgwe.kube.api import resources
@@ -45,10 +44,8 @@ class Replica:
         self.port = ports.allocate(("metrics",))["metrics"]
         self.log = log
         env = os.environ | {f"KGWE_SCHEDULER_{key.upper()}": value for key, value in settings.items()}
-        argv = [sys.executable, "-m", "kgwe.cli", command, "--kubeconfig", str(kubeconfig)]
-        argv += ["--metrics-bind-address", f"127.0.0.1:{self.port}"]
-        with log.open("ab") as out:
-            self.process = subprocess.Popen(argv, env=env, stdout=out, stderr=out)
+        arguments = [command, "--kubeconfig", str(kubeconfig), "--metrics-bind-address", f"127.0.0.1:{self.port}"]
+        self.process = fork_server.shared().start(arguments, env, log)
 
     async def get(self, path: str) -> httpx2.Response:
         async with httpx2.AsyncClient(timeout=5) as client:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.clusters import fork_server
 
 from kgwe.kube.api import resources
 from kgwe.kube.client.informer import Informer
@@ -22,6 +21,8 @@ from kgwe.model.units import amounts
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tests.support.clusters.fork_server import ForkedProcess
 
     from kgwe.kube.client.client import KubeClient
 
@@ -53,7 +54,7 @@ class MigBed:
         self.client = client
         self.folder = folder
         self.machines: list[AgentMachine] = []
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[ForkedProcess] = []
         self.pods = Informer(client, resources.POD)
         self.workloads = Informer(client, resources.GPU_WORKLOAD)
         self.gpu_nodes = Informer(client, resources.GPU_NODE)
@@ -72,15 +73,13 @@ class MigBed:
 
     # --- doing ------------------------------------------------------------------------------------------
 
-    def run(self, command: str, account: str) -> subprocess.Popen[bytes]:
+    def run(self, command: str, account: str) -> ForkedProcess:
         """`kgwe COMMAND` with the rights of its service account."""
         path = self.folder / f"{account}.kubeconfig"
         kubeconfig = service_account_kubeconfig(self.cluster, "kgwe-system", account, path)
         port = ports.allocate(("metrics",))["metrics"]
-        argv = [sys.executable, "-m", "kgwe.cli", command, "--kubeconfig", str(kubeconfig)]
-        argv += ["--metrics-bind-address", f"127.0.0.1:{port}"]
-        with (self.folder / f"{command}.log").open("ab") as out:
-            process = subprocess.Popen(argv, env={**os.environ, **QUICK}, stdout=out, stderr=out)
+        arguments = [command, "--kubeconfig", str(kubeconfig), "--metrics-bind-address", f"127.0.0.1:{port}"]
+        process = fork_server.shared().start(arguments, os.environ | QUICK, self.folder / f"{command}.log")
         self.processes.append(process)
         return process
 
