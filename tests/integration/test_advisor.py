@@ -14,6 +14,7 @@ import httpx2
 import msgspec
 import pytest
 import yaml
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -92,7 +93,7 @@ def job(name: str, pods: int, gpus: int, nodes: list[str]) -> dict[str, Any]:
 
 
 async def until_bound(client: KubeClient, count: int) -> dict[str, str]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             pods = await client.list(resources.POD, "default")
             bound = {pod.metadata.name: pod.spec.nodeName for pod in pods if pod.spec.nodeName}
@@ -113,7 +114,7 @@ async def advise(kubeconfig: Path, *more: str) -> Any:
         sys.executable, "-m", "kgwe.cli", "advise", "--kubeconfig", str(kubeconfig), *more,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert (process.returncode, err.decode()) == (0, "")
     return msgspec.json.decode(out) if "--json" in more else out.decode()
 
@@ -177,7 +178,7 @@ async def test_watching_judges_what_is_placed_and_forgets_what_ends(
         await until_ready(port)
         one, other = list((await leaves(client)).values())[:2]
         await client.create(resources.JOB, job("torn", 2, 4, [one[0], other[0]]), "default")
-        line = msgspec.json.decode(await asyncio.wait_for(process.stdout.readline(), 60))
+        line = msgspec.json.decode(await asyncio.wait_for(process.stdout.readline(), PATIENCE_S))
         assert (line["name"], line["extraLeaves"]) == ("job default/torn", 1), line
         label = '{scheduler="default-scheduler"}'
         lost = await until_metric(port, f"kgwe_advisor_regret_gb_per_s{label}", lambda value: value > 0)
@@ -190,7 +191,7 @@ async def test_watching_judges_what_is_placed_and_forgets_what_ends(
         await until_metric(port, f"kgwe_advisor_running{label}", lambda value: value == 0)
     finally:
         process.terminate()
-        await asyncio.wait_for(process.wait(), 10)
+        await asyncio.wait_for(process.wait(), PATIENCE_S)
     assert process.returncode == 0
     assert writes_of(cluster, USER) == before
 
@@ -210,7 +211,7 @@ async def test_the_account_may_not_write(advised: tuple[LocalCluster, Path]) -> 
 
 
 async def metric(port: int, name: str) -> float:
-    async with httpx2.AsyncClient(timeout=5) as http:
+    async with httpx2.AsyncClient(timeout=PATIENCE_S) as http:
         try:
             text = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
         except httpx2.TransportError:
@@ -219,7 +220,7 @@ async def metric(port: int, name: str) -> float:
 
 
 async def until_metric(port: int, name: str, true: Any) -> float:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             value = await metric(port, name)
             if true(value):
@@ -228,7 +229,7 @@ async def until_metric(port: int, name: str, true: Any) -> float:
 
 
 async def until_ready(port: int) -> None:
-    async with asyncio.timeout(60), httpx2.AsyncClient(timeout=5) as http:
+    async with asyncio.timeout(PATIENCE_S), httpx2.AsyncClient(timeout=PATIENCE_S) as http:
         while True:
             if (await http.get(f"http://127.0.0.1:{port}/readyz")).is_success:
                 return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from tests.support.patience import PATIENCE_S
 from tests.unit.kube.conftest import LeaseServer
 
 from kgwe import errors
@@ -21,8 +22,6 @@ from kgwe.kube.transport.httpx_transport import HttpxTransport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-PATIENCE_S = 20.0
 
 
 def connect(server: Any) -> KubeClient:

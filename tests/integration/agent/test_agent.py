@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from tests.support.clusters.agents import QUICK, AgentBed
 from tests.support.machines.naming import named_alike
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.agentapi.client import AgentClient
@@ -150,7 +151,7 @@ async def test_an_agent_is_killed_and_its_gpunode_deleted_and_nothing_is_lost(be
     assert (stale.freshness, stale.is_good) == ("Stale", False)
     await bed.client.delete(resources.GPU_NODE, machine.node.name)
     machine.start(bed.kubeconfig, **QUICK)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 again = await bed.get(machine)
@@ -164,7 +165,7 @@ async def test_an_agent_is_killed_and_its_gpunode_deleted_and_nothing_is_lost(be
     assert [each.nvlink for each in again.status.gpus] == [each.nvlink for each in node.status.gpus]
     # And while the agent lives.
     await bed.client.delete(resources.GPU_NODE, machine.node.name)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 third = await bed.get(machine)
@@ -200,7 +201,7 @@ async def _write(client: KubeClient, node: str) -> None:
 
 async def _write_on(client: KubeClient, node: str) -> None:
     """Until it is refused: a policy that was just made counts a moment later."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             await _write(client, node)
             await asyncio.sleep(0.1)
@@ -244,7 +245,7 @@ async def _kgwe(*arguments: str) -> bytes:
 
 
 async def _answers(client: AgentClient) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 if (await client.ping()).driver_ready:
@@ -255,6 +256,6 @@ async def _answers(client: AgentClient) -> None:
 
 
 async def _until_links(client: AgentClient, links: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while (await client.topology()).gpus[2].nvlink.links != links:  # noqa: ASYNC110 - it has to be asked
             await asyncio.sleep(0.05)

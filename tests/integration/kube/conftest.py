@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 import pytest_asyncio
 import yaml
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster import components
@@ -202,7 +203,7 @@ class Watched:
             for c in self.changes
         ]
 
-    async def until(self, *words: str, within_s: float = 30) -> None:
+    async def until(self, *words: str, within_s: float = PATIENCE_S) -> None:
         """Wait for as many reports as words, and compare all there are by then."""
         async with asyncio.timeout(within_s):
             while len(self.changes) < len(words):
@@ -210,7 +211,7 @@ class Watched:
                 await self._more.wait()
         assert self.words == list(words)
 
-    async def synced(self, within_s: float = 30) -> None:
+    async def synced(self, within_s: float = PATIENCE_S) -> None:
         async with asyncio.timeout(within_s):
             await self.informer.synced.wait()
 
@@ -232,7 +233,7 @@ def watching() -> Callable[[Informer[Any]], Any]:
     return watch
 
 
-async def wait_until(true: Callable[[], bool], *, within_s: float = 30) -> None:
+async def wait_until(true: Callable[[], bool], *, within_s: float = PATIENCE_S) -> None:
     async with asyncio.timeout(within_s):
         while not true():  # noqa: ASYNC110 - counters set no event
             await asyncio.sleep(0.02)

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import uvloop
 import yaml
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -107,7 +108,7 @@ async def test_writers_who_read_again_after_a_conflict_lose_no_update(client, na
             lost += 1
             raise
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(retry_conflict(increment, attempts=30) for _ in range(6)))
 
     assert (await client.get(CONFIG_MAP, "counter", namespace))["data"]["n"] == "6"
@@ -218,7 +219,7 @@ async def test_calls_given_up_at_any_moment_leave_no_socket_behind_and_the_pool_
                 for call in calls:
                     call.cancel()
                 await asyncio.gather(*calls, return_exceptions=True)
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(PATIENCE_S):
                     await client.list(resources.NODE)
             gc.collect()
     assert [str(leak.message) for leak in leaks] == []
@@ -236,7 +237,7 @@ async def use_everything(kubeconfig: Any, namespace: str, name: str) -> None:
         informer = Informer(client, NAMED, namespace=namespace)
         running = asyncio.ensure_future(informer.run())
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 await informer.synced.wait()
                 await client.create(CONFIG_MAP, config_map(name), namespace)
                 await informer.resync()

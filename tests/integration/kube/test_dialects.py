@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -61,7 +62,7 @@ CRD: dict[str, Any] = {
 
 async def _until_created(client: KubeClient, body: dict[str, Any], namespace: str) -> None:
     """A definition is announced a moment before its storage is ready."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 await client.create(POD_GROUP, body, namespace)
@@ -73,7 +74,7 @@ async def _until_created(client: KubeClient, body: dict[str, Any], namespace: st
 
 async def _until_gone(client: KubeClient) -> None:
     """Its objects go first; whoever applied it before that would see it go with them."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 await client.get(resources.CRD, CRD["metadata"]["name"])
@@ -86,7 +87,7 @@ async def _until_gone(client: KubeClient) -> None:
 async def pod_groups(client: KubeClient) -> AsyncIterator[None]:
     await client.apply(resources.CRD, CRD)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while POD_GROUP not in await find_served(client):  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.1)
         yield

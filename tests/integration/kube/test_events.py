@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.api import resources
 from kgwe.kube.api.meta import ObjectMeta
@@ -83,7 +84,7 @@ async def test_events_of_different_kinds_are_written_in_order_while_running(clie
         recorder.record(happened(about, f"step {number}"))
     running = asyncio.ensure_future(recorder.run())
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while len(found := await described(client, about)) < 5:  # noqa: ASYNC110 - only the server knows
                 await asyncio.sleep(0.02)
     finally:

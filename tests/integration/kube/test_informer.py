@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from tests.support.builders import configmaps
 from tests.support.builders.configmaps import ConfigMap
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -91,7 +92,7 @@ async def test_resync_returns_with_everything_written_before_it(client, namespac
         await seen.synced()
         for number in range(20):
             await create(client, namespace, f"m{number}")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 await seen.informer.resync()
             assert f"{namespace}/m{number}" in seen.informer.store
         assert sorted(seen.words) == sorted(f"new m{number}" for number in range(20))
@@ -118,7 +119,7 @@ async def test_an_object_we_cannot_read_hides_no_other_and_is_seen_to_go(client,
         assert seen.informer.skipped == 1
         # A readable one becomes unreadable: it stays as it was, through a list too, until it is deleted.
         await client.patch(CONFIG_MAP, "a", {"data": {"size": "enormous"}}, namespace)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await seen.informer.resync()
         assert seen.informer.store[f"{namespace}/a"].data.size == "small"
         await client.delete(CONFIG_MAP, "a", namespace)
@@ -147,7 +148,7 @@ async def test_a_kind_not_installed_yet_is_waited_for_and_its_removal_is_seen(cl
         },
     }
     async with watching(Informer(client, widget)) as seen:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not seen.informer._failures:  # noqa: ASYNC110 - refused at least once
                 await asyncio.sleep(0.01)
         assert not seen.informer.has_synced
@@ -202,7 +203,7 @@ async def test_a_silent_watch_is_not_mistaken_for_a_dead_one_when_nothing_happen
     await create(client, namespace, "a")
     async with watching(informer(client, namespace, inactivity_s=0.2)) as seen:
         await seen.synced()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while seen.informer.watches < 4:  # noqa: ASYNC110 - a counter
                 await asyncio.sleep(0.02)
         await create(client, namespace, "b")
@@ -225,7 +226,7 @@ async def test_an_informer_without_rights_is_filled_once_they_are_granted(
         with pytest.raises(errors.Permanent, match="forbidden"):
             await reader.list(CONFIG_MAP, namespace)
         async with watching(informer(reader, namespace)) as seen:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while not seen.informer._failures:  # noqa: ASYNC110 - refused at least once
                     await asyncio.sleep(0.01)
             body = {

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 from tests.support.builders import configmaps
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -108,7 +109,7 @@ async def test_an_api_server_killed_and_started_again_costs_no_change(breakable,
         await near.delete(CONFIG_MAP, "deleted", place)
 
         # Whether it could resume or had to list, and whichever write the list already contained.
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await seen.informer.resync()
         assert sorted(seen.words) == ["changed edited", "gone deleted", "new added"]
 

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.api import resources
 from kgwe.kube.client.lease import LeaderElector, LeaseTimes
@@ -90,11 +91,11 @@ async def replica(cluster: Any, namespace: str) -> AsyncIterator[asyncio.subproc
 
 async def answer(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         return (await process.stdout.readline()).decode().strip()
 
 
-async def leads(candidate: LeaderElector, within_s: float = 30) -> None:
+async def leads(candidate: LeaderElector, within_s: float = PATIENCE_S) -> None:
     async with asyncio.timeout(within_s):
         await candidate.wait_leading()
 
@@ -163,7 +164,7 @@ async def test_a_leader_suspended_with_nobody_to_take_over_leads_again(cluster, 
         await asyncio.sleep(TIMES.renew_deadline_s)  # its right lapses by time alone
         os.kill(process.pid, signal.SIGCONT)
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while (await stored(client, namespace)).renewTime == before:  # noqa: ASYNC110 - only the server knows
                 await asyncio.sleep(0.02)
             process.stdin.write(b"?\n")
@@ -181,7 +182,7 @@ async def test_a_leader_that_cannot_reach_the_server_steps_down_and_a_standby_th
         await leads(far)
         async with campaigning(near):
             getattr(proxy, fault)()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 await far.wait_lost()
             assert not near.is_leader()
             await leads(near)
@@ -199,7 +200,7 @@ async def test_a_renewal_that_hangs_on_a_dead_connection_is_made_on_another(clie
         proxy.freeze()
         proxy.mend()
         lost = asyncio.ensure_future(far.wait_lost())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while (await stored(client, namespace)).renewTime <= before:  # noqa: ASYNC110 - only the server knows
                 await asyncio.sleep(0.05)
         assert not lost.done()
@@ -215,7 +216,7 @@ async def test_an_edit_by_hand_does_not_depose_the_leader(client, namespace):
             patch = {"metadata": {"annotations": {"note": str(number)}}}
             await client.patch(resources.LEASE, "lease", patch, namespace)
             before = (await stored(client, namespace)).renewTime
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while (await stored(client, namespace)).renewTime <= before:  # noqa: ASYNC110 - only the server knows
                     await asyncio.sleep(0.02)
         assert not lost.done()
@@ -229,11 +230,11 @@ async def test_a_lease_deleted_by_hand_is_made_again_by_its_holder(client, names
     async with campaigning(holder):
         await leads(holder)
         async with campaigning(standby):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while standby.holder() != "holder":  # noqa: ASYNC110 - nobody announces it
                     await asyncio.sleep(0.02)
             await client.delete(resources.LEASE, "lease", namespace)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     found = await client.list(resources.LEASE, namespace, fieldSelector="metadata.name=lease")
                     if found:
@@ -251,7 +252,7 @@ async def test_at_no_time_do_two_lead_while_leaders_come_and_go(client, namespac
     try:
         for _ in range(len(candidates)):
             waits = [asyncio.ensure_future(candidate.wait_leading()) for candidate in tasks]
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -47,7 +48,7 @@ async def test_a_server_killed_under_writes_leaves_none_undecided(breakable):
     """Every call ends; what was confirmed is there; no create was sent twice behind our back (AlreadyExists)."""
     async with KubeClient.connect(breakable.kubeconfig) as client:
         calls = [asyncio.ensure_future(write(client, number)) for number in range(300)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while sum(call.done() for call in calls) < 60:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.005)
             await asyncio.to_thread(breakable.kill, components.APISERVER)
@@ -55,7 +56,7 @@ async def test_a_server_killed_under_writes_leaves_none_undecided(breakable):
         await asyncio.to_thread(breakable.restart, components.APISERVER)
 
         assert set(outcomes) == {"created", "Transient"}
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             there = {found["metadata"]["name"] for found in await client.list(CONFIG_MAP, "default")}
         assert {f"w{number}" for number, outcome in enumerate(outcomes) if outcome == "created"} <= there
 
@@ -70,7 +71,7 @@ async def give_up(kubeconfig: Any) -> None:
             for call in calls:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 await client.list(resources.NODE)
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.support.clusters.mig import FLEET
 from tests.support.fakes import kubelet as stand_in
 from tests.support.fakes.kubelet import Kubelet, Refused
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.api import resources
 from kgwe.local.fleet import apply
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from tests.support.clusters.mig import MigBed
 
 CUT = "a100-mig-0000"
-PATIENCE_S = 60.0
 SMALL, MIDDLE, WIDE = (f"nvidia.com/mig-{name}" for name in ("1g.10gb", "2g.20gb", "3g.40gb"))
 
 

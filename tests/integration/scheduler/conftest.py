@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.clusters.bed import KINDS, Bed
 from tests.support.clusters.pods import Live, gang, pod
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -57,7 +58,7 @@ async def _prepare(cluster: LocalCluster) -> None:
 
 async def _until_gated(client: KubeClient) -> None:
     """A policy takes effect a moment after it is stored."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             made = await client.create(resources.POD, pod("probe", 1, annotations=gang("probe", 2)), "default")
             await client.delete(resources.POD, "probe", "default", grace_s=0)
@@ -90,7 +91,7 @@ async def _clear(bed: Bed) -> None:
         await _delete_all(bed, informer)
     await bed.until(lambda: not any(informer.store for informer in (*runs, *bed.workloads.values())))
     await _delete_all(bed, bed.pods)  # created before their owner was gone
-    await bed.until(lambda: not bed.pods.store, timeout_s=60)
+    await bed.until(lambda: not bed.pods.store)
     await _delete_all(bed, bed.nodes)
     await bed.until(lambda: not bed.nodes.store)
     lease = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.clusters.api_writes import count
 from tests.support.clusters.bed import kgwe
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.cluster.workload.manifests import UID_LABEL
@@ -71,7 +72,7 @@ class Claims:
         ]
         return [claim for _, claim in sorted(mine, key=lambda each: each[0])]
 
-    async def running(self, workload: Any, timeout_s: float = 60) -> tuple[list[str], list[list[str]]]:
+    async def running(self, workload: Any, timeout_s: float = PATIENCE_S) -> tuple[list[str], list[list[str]]]:
         """(planned UUIDs in the order of ranks, given UUIDs rank by rank) of a workload once it runs."""
         await self.bed.until_phase(workload, "Running", timeout_s=timeout_s)
         return list(self.bed.now(workload).status.allocatedGPUs), [self.given(claim) for claim in self.of(workload)]
@@ -167,7 +168,7 @@ async def test_each_rank_of_a_gang_has_its_own_cards_also_where_ranks_share_a_no
     assert as_planned(planned, given)
     names = [claim.metadata.name for claim in claims.of(workload)]
     await bed.delete(workload)
-    await bed.until(lambda: not any(claim.metadata.name in names for claim in claims.claims.store.values()), 60)
+    await bed.until(lambda: not any(claim.metadata.name in names for claim in claims.claims.store.values()))
 
 
 async def test_cards_that_others_claim_are_not_planned(bed: Bed, claims: Claims):
@@ -234,7 +235,7 @@ async def test_a_card_that_fails_is_claimed_no_more_and_its_work_claims_others(b
         await faults.gpu_xid(bed.client, node, card, 79)
     broken = {before[0], ranks[5]}
     for workload in (single, gang):
-        await bed.until(functools.partial(is_elsewhere, bed, claims, workload, broken), 90)
+        await bed.until(functools.partial(is_elsewhere, bed, claims, workload, broken))
     assert not claims.twice
 
 
@@ -284,7 +285,7 @@ async def test_a_scheduler_that_is_killed_amid_claims_leaves_every_rank_its_own_
     await bed.until(lambda: any(claim.metadata.labels.get(UID_LABEL) for claim in claims.claims.store.values()))
     replica.kill()
     await bed.controller()
-    planned, given = await claims.running(gang, 60)
+    planned, given = await claims.running(gang)
     assert as_planned(planned, given)
     assert not claims.twice
 
@@ -293,7 +294,7 @@ async def test_what_a_claim_costs_the_api_server(bed: Bed, claims: Claims):
     """A template for each workload, a claim for each pod; allocating writes a claim twice. Nobody warns of anything."""
     await bed.controller()
     # What tests before this one left is still being collected, and deleting is writing.
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(PATIENCE_S):
         while await bed.client.list(resources.RESOURCE_CLAIM_TEMPLATE, "default") or claims.claims.store:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.2)
     before = await count(bed)
@@ -319,10 +320,10 @@ async def test_pods_of_a_deployment_claim_the_cards_of_their_seats_and_so_do_the
     await bed.controller()
     await apply.apply_fleet(bed.client, models.load("dgx-h100"), 1, dra=True)
     workload = await bed.submit(dra("serve", 6, gpusPerPod=2, workloadType="Inference"))
-    await bed.until(lambda: is_served(bed, claims, workload), 60)
+    await bed.until(lambda: is_served(bed, claims, workload))
     gone = next(iter(pods_of(bed, workload)))
     await bed.client.delete(resources.POD, gone.metadata.name, "default", grace_s=0)
-    await bed.until(lambda: gone.metadata.key not in bed.pods.store and is_served(bed, claims, workload), 60)
+    await bed.until(lambda: gone.metadata.key not in bed.pods.store and is_served(bed, claims, workload))
     assert not claims.twice
 
 

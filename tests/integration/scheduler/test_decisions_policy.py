@@ -107,4 +107,4 @@ async def test_users_work_with_what_kgwe_made(bed: Bed, tenant: KubeClient):
             await tenant.patch(resources.POD, pods[0].metadata.name, change, tenants.NAMESPACE)
     await tenant.delete(resources.JOB, job.metadata.name, tenants.NAMESPACE)
     await bed.until(lambda: [j.metadata.uid for j in bed.jobs_of(workload)] not in ([], [job.metadata.uid]))
-    await bed.until(lambda: bed.phase(workload) == "Running" and sum(bed.gpus_bound().values()) == 16, timeout_s=60)
+    await bed.until(lambda: bed.phase(workload) == "Running" and sum(bed.gpus_bound().values()) == 16)

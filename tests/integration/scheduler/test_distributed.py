@@ -85,7 +85,7 @@ class TestGangs:
         await apply.apply_fleet(bed.client, models.load("gb200-nvl72"), 18)
         await bed.controller()
         workload = await bed.submit(kgwe("rack", 72))
-        running = await bed.until_phase(workload, "Running", timeout_s=60)
+        running = await bed.until_phase(workload, "Running")
         assert (running.status.nodeCount, running.status.allocatedGPUCount) == (18, 72)
         assert len(set(running.status.allocatedGPUs)) == 72
         assert sorted(bed.gpus_bound().values()) == [4] * 18
@@ -133,7 +133,7 @@ class TestGangs:
         await racks(bed, a=2)
         await bed.controller()
         workload = await bed.submit(kgwe("w", 16, duration="2s"))
-        done = await bed.until_phase(workload, "Succeeded", timeout_s=60)
+        done = await bed.until_phase(workload, "Succeeded")
         assert done.status.completionTime
         await bed.until(lambda: not bed.gpus_bound())
 
@@ -205,7 +205,7 @@ class TestGangs:
         await evict(bed, victim)
 
         await bed.until(lambda: victim.metadata.uid not in {pod.metadata.uid for pod in pods_of(bed, workload)})
-        await bed.until(lambda: nodes_of(bed, workload) == ["a0", "a1"], timeout_s=60)
+        await bed.until(lambda: nodes_of(bed, workload) == ["a0", "a1"])
         assert bed.phase(workload) == "Running"
 
 
@@ -251,7 +251,7 @@ class TestInference:
         await evict(bed, pod)
 
         await bed.until(lambda: pod.metadata.uid not in {each.metadata.uid for each in pods_of(bed, workload)})
-        await bed.until(lambda: nodes_of(bed, workload) == [node], timeout_s=60)
+        await bed.until(lambda: nodes_of(bed, workload) == [node])
         await bed.until_phase(workload, "Running")
         assert bed.phase(greedy) == "Pending", "nobody gets the seat in between"
         assert "Succeeded" not in [phase for uid, phase in bed.phases if uid == workload.metadata.uid]
@@ -274,7 +274,7 @@ class TestInference:
             await evict(bed, pod)
         await bed.until(lambda: not gone & {pod.metadata.uid for pod in pods_of(bed, workload)})
 
-        await bed.until(lambda: sorted(nodes_of(bed, workload)) == before, timeout_s=60)
+        await bed.until(lambda: sorted(nodes_of(bed, workload)) == before)
         seats = [pod.metadata.annotations[placement_annotations.SEAT_ANNOTATION] for pod in pods_of(bed, workload)]
         assert len(set(seats)) == 4
 

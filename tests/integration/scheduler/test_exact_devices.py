@@ -116,7 +116,7 @@ async def one_node(bed: Bed, *, pieces: int = 0) -> AsyncIterator[OneNode]:
         bed.pods.on_change(made.on_pod)
         try:
             offered = made.kubelet.healthy
-            await stand_in.until(lambda: len(offered(resource)) == count and NODE in made.gpunodes.store, 60)
+            await stand_in.until(lambda: len(offered(resource)) == count and NODE in made.gpunodes.store)
             yield made
         finally:
             stop.set()
@@ -141,7 +141,7 @@ def half(name: str) -> dict[str, Any]:
 
 
 async def eventually(true: Callable[[], Any]) -> None:
-    await stand_in.until(true, 30)
+    await stand_in.until(true)
 
 
 async def test_every_pod_gets_the_cards_of_its_plan_and_the_node_says_so(bed: Bed, node: OneNode):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 from tests.support.clusters.pods import pod
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.api import resources
 from kgwe.local.cluster import certificates
@@ -33,7 +34,7 @@ async def test_a_hundred_pods_at_once_fill_one_node_exactly_and_none_waits_on_a_
     await live.nodes({"a": 1}, gpus=60)
     replica = await live.scheduler()
     await asyncio.gather(*(live.pod(f"p-{number}", 1) for number in range(100)))
-    await live.until_bound("p-", 60, timeout_s=60)
+    await live.until_bound("p-", 60)
 
     assert not live.overbooked()
     assert await replica.metric('kgwe_extender_requests_total{outcome="placed",verb="filter"}') >= 60
@@ -164,7 +165,7 @@ async def test_gangs_that_compete_never_start_in_halves_and_all_run_in_the_end(l
                 await live.bed.client.delete(resources.POD, f"{name}-{number}", "default", grace_s=0)
         waiting = [name for name in names if name not in done]
         if waiting and not started:
-            await live.bed.until(lambda: any(len(live.bound(f"{name}-")) == 2 for name in waiting), timeout_s=30)  # noqa: B023 - awaited at once
+            await live.bed.until(lambda: any(len(live.bound(f"{name}-")) == 2 for name in waiting))  # noqa: B023 - awaited at once
 
 
 async def test_a_new_scheduler_goes_on_with_the_gangs_of_the_one_before(live: Live):
@@ -204,7 +205,7 @@ async def test_the_place_of_a_pod_that_is_never_bound_comes_free_by_itself(live:
     asked = {"metadata": {"uid": made.metadata.uid, "name": "x", "namespace": "default"}}
     assert (await live.call("/filter", {"Pod": asked, "NodeNames": ["a-0"]})).json()["NodeNames"] == ["a-0"]
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while (await live.snapshot())["assumed"]:  # noqa: ASYNC110 - only the snapshot tells
             await asyncio.sleep(0.1)
     assert (await live.snapshot())["nodes"]["a-0"]["free"] == 8
@@ -223,12 +224,12 @@ async def test_only_kube_scheduler_is_let_in(live: Live):
     other.load_cert_chain(pair.certificate, pair.key)
     url = f"https://127.0.0.1:{live.port}/filter"
 
-    async with httpx2.AsyncClient(timeout=20, verify=other) as client:
+    async with httpx2.AsyncClient(timeout=PATIENCE_S, verify=other) as client:
         assert (await client.post(url, content=b"{}")).status_code == 403
-    async with httpx2.AsyncClient(timeout=20, verify=unnamed) as client:
+    async with httpx2.AsyncClient(timeout=PATIENCE_S, verify=unnamed) as client:
         with pytest.raises(httpx2.TransportError):
             await client.post(url, content=b"{}")
-    async with httpx2.AsyncClient(timeout=20) as client:
+    async with httpx2.AsyncClient(timeout=PATIENCE_S) as client:
         with pytest.raises(httpx2.TransportError):
             await client.post(url.replace("https", "http"), content=b"{}")
 
@@ -248,7 +249,7 @@ async def test_large_and_half_sent_calls_keep_neither_the_lease_nor_other_caller
         assert [reply.status_code for reply in replies] == [200, 413] * 3
         assert all("largest supported cluster" in reply.json()["Error"] for reply in replies[::2])
         await live.pod("fine", 1)
-        await live.until_bound("fine", 1, timeout_s=60)
+        await live.until_bound("fine", 1)
     finally:
         for _, writer in held:
             writer.transport.abort()

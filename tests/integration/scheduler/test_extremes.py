@@ -15,6 +15,7 @@ import pytest
 from tests.support.builders.extremes import NODES, Extremes
 from tests.support.clusters.bed import condition, kgwe
 from tests.support.clusters.pods import gang, pod
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -205,7 +206,7 @@ class Attack:
             body = pod(f"{name}-{number}", 1, annotations=gang(name, 2))
             body["spec"] |= limits
             await self.bed.client.create(resources.POD, body, "default")
-        await self.bed.until(lambda: self._bound(f"{name}-job") and self._bound(f"{name}-0", f"{name}-1"), 60)
+        await self.bed.until(lambda: self._bound(f"{name}-job") and self._bound(f"{name}-0", f"{name}-1"))
         self.waits.append(time.monotonic() - began)
         await self.bed.delete(workload)
         for number in range(2):
@@ -244,7 +245,7 @@ async def check(attack: Attack, replica: Replica, within_s: float) -> None:
 
 async def _until_leading(replica: Replica) -> None:
     """The Lease of a leader that was killed has to run out first."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not (await replica.get("/readyz")).is_success:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.1)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.clusters.bed import kgwe
 from tests.support.clusters.pods import pod
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.cluster.workload import placement_annotations
@@ -26,7 +27,7 @@ async def fair(bed: Bed) -> Bed:
     """With the namespaces flood and few, whose pods are gated."""
     for name in ("flood", "few"):
         await bed.client.apply(resources.NAMESPACE, {"metadata": {"name": name, "labels": LABEL}})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             # The label takes effect a moment after it is stored, and so does the namespace's service account.
             while True:
                 if await gates(bed, pod("probe", 1), name):
@@ -74,7 +75,7 @@ async def test_a_flood_of_one_namespace_does_not_starve_another(fair: Bed, live:
     await submit(fair, "few", FEW, "2s")
     await live.scheduler()
 
-    await fair.until(lambda: bound(fair, "few") == FEW, timeout_s=60)
+    await fair.until(lambda: bound(fair, "few") == FEW)
 
     # Eight GPUs in turn: the few have theirs with the first ones of the flood, though they came last.
     assert bound(fair, "flood") <= FLOOD // 2
@@ -93,7 +94,7 @@ async def test_pods_that_run_already_count_after_a_restart(fair: Bed, live: Live
     for name in ("p-00", "p-01"):
         await fair.client.delete(resources.POD, name, "flood", grace_s=0)
 
-    await fair.until(lambda: bound(fair, "few") == 2, timeout_s=60)
+    await fair.until(lambda: bound(fair, "few") == 2)
     assert bound(fair, "flood") == 6
 
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from tests.support.builders import dialect_wishes
 from tests.support.clusters.pods import pod
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -54,7 +55,7 @@ async def define(client: KubeClient) -> set[tuple[str, str]]:
     wanted = {(kind.group, kind.plural): kind for kind in reversed(KINDS) if kind.group not in BUILT_IN}
     for kind in wanted.values():
         await client.apply(resources.CRD, definition(kind))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not {*wanted.values()} <= {*(await find_readable(client))[0]}:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.2)
     return {(kind.api_version, kind.kind) for kind in (await find_readable(client))[0] if kind is not resources.JOB}
@@ -91,7 +92,7 @@ async def submit(client: KubeClient, text: str) -> list[str]:
 
 async def create(client: KubeClient, kind: Resource[Any], body: dict[str, Any], namespace: str | None) -> Any:
     """A definition is announced a moment before its storage is ready."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 return await client.create(kind, body, namespace)
@@ -108,7 +109,7 @@ async def clear(live: Live) -> None:
     for each in list(live.bed.pods.store.values()):
         with contextlib.suppress(errors.NotFound):
             await client.delete(resources.POD, each.metadata.name, each.metadata.namespace, grace_s=0)
-    await live.bed.until(lambda: not live.bed.pods.store, 60)
+    await live.bed.until(lambda: not live.bed.pods.store)
 
 
 async def test_the_same_job_in_every_dialect_gets_the_same_nodes(live: Live) -> None:
@@ -139,7 +140,7 @@ async def bound_all(live: Live, names: list[str], dialect: str) -> dict[str, str
         return {each.metadata.name: each.spec.nodeName for each in pods if each.spec.nodeName}
 
     try:
-        await live.bed.until(lambda: bound().keys() >= {*names}, 60)
+        await live.bed.until(lambda: bound().keys() >= {*names})
     except (TimeoutError, pytest.fail.Exception):
         pytest.fail(f"{dialect}: only {sorted(bound())} of {names} are bound")
     return bound()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 from tests.support.clusters.broken import gang, pods_of, running, where
+from tests.support.patience import PATIENCE_S
 
 from kgwe.apps.agent.health.node_condition import CONDITION
 from kgwe.kube.api import resources
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 _NODES = 3
 _MILLIJOULES = 10**9
 # Long enough for a machine that does much else; what was measured is printed.
-_PATIENCE_S = 120.0
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def start(bed: Bed, machine: AgentMachine) -> None:
 async def until_gpunode(bed: Bed, machine: AgentMachine, holds: Callable[[GPUNode], bool]) -> GPUNode:
     obj: GPUNode | None = None
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 obj = await bed.client.get(resources.GPU_NODE, machine.node.name)
                 if holds(obj):
@@ -72,7 +72,7 @@ async def until_gpunode(bed: Bed, machine: AgentMachine, holds: Callable[[GPUNod
 
 async def until_events(bed: Bed, *wanted: str) -> None:
     """Until there is an Event with each of these texts in it."""
-    async with asyncio.timeout(_PATIENCE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             told = "".join(bytes(event).decode() for event in await bed.client.list(resources.EVENT, "default"))
             if all(text in told for text in wanted):
@@ -81,7 +81,7 @@ async def until_events(bed: Bed, *wanted: str) -> None:
 
 
 async def until_condition(bed: Bed, machine: AgentMachine, status: str) -> None:
-    async with asyncio.timeout(_PATIENCE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             node = await bed.client.get(resources.NODE, machine.node.name)
             if status in [each.status for each in node.status.conditions if each.type == CONDITION]:
@@ -113,9 +113,7 @@ async def test_an_xid_takes_the_card_out_of_service_and_the_gang_runs_elsewhere(
     sick.hardware.xid(3, 79)
     hurt = await until_gpunode(bed, sick, lambda obj: obj.status.gpus[3].health.state == "Unhealthy")
     record_property("published_s", time.monotonic() - begun)
-    await bed.until(
-        lambda: len(where(bed, workload)) == 2 and where(bed, workload)[1] != sick.node.name, timeout_s=_PATIENCE_S
-    )
+    await bed.until(lambda: len(where(bed, workload)) == 2 and where(bed, workload)[1] != sick.node.name)
     record_property("recovered_s", time.monotonic() - begun)
 
     assert pods_of(bed, workload)[0].metadata.uid == before[0].metadata.uid, "the pod on healthy cards stayed"

@@ -52,7 +52,7 @@ async def test_a_job_that_may_make_no_pods_gives_its_gpus_back(bed: Bed):
     await bed.controller(unscheduled_timeout_seconds="2")
     poor = await bed.submit(kgwe("poor", 8, retryPolicy={"maxRetries": 1, "backoffSeconds": 300}), "poor")
     # The quota is on pods, so the Job is made; it just never gets any.
-    held = await bed.until_phase(poor, "Pending", timeout_s=40)
+    held = await bed.until_phase(poor, "Pending")
     rich = await bed.submit(kgwe("rich", 8))
 
     await bed.until_phase(rich, "Running")
@@ -117,22 +117,22 @@ async def test_a_deployment_that_is_scaled_down_gives_its_seats_to_others_and_sa
         await bed.node(name, 2)
     await bed.controller()
     workload = await bed.submit(kgwe("w", 6, gpusPerPod=2, workloadType="Inference"))
-    await bed.until(lambda: sum(bed.gpus_bound().values()) == 6, timeout_s=60)
+    await bed.until(lambda: sum(bed.gpus_bound().values()) == 6)
     name = f"w-job-{workload.metadata.uid[:8]}"
 
     await bed.client.patch(resources.DEPLOYMENT, name, {"spec": {"replicas": 1}}, "default")
-    await bed.until(lambda: "scaled to 1 of 3 pods" in bed.now(workload).status.message, timeout_s=60)
+    await bed.until(lambda: "scaled to 1 of 3 pods" in bed.now(workload).status.message)
     other = await bed.submit(kgwe("other", 2))
-    await bed.until_phase(other, "Running", timeout_s=60)
-    await bed.until(lambda: len(bed.now(workload).status.placements) == 1, timeout_s=60)
+    await bed.until_phase(other, "Running")
+    await bed.until(lambda: len(bed.now(workload).status.placements) == 1)
     assert condition(bed.now(workload), "Degraded").reason == "ScaledDown"
 
     await bed.client.patch(resources.DEPLOYMENT, name, {"spec": {"replicas": 3}}, "default")
-    await bed.until(lambda: "no room yet for 1 of 3 pods" in bed.now(workload).status.message, timeout_s=60)
-    await bed.until(lambda: sum(bed.gpus_bound().values()) == 6, timeout_s=60)
+    await bed.until(lambda: "no room yet for 1 of 3 pods" in bed.now(workload).status.message)
+    await bed.until(lambda: sum(bed.gpus_bound().values()) == 6)
     await bed.delete(other)
-    await bed.until(lambda: bed.now(workload).status.message == "running on 3 nodes", timeout_s=60)
-    await bed.until(lambda: bed.gpus_bound() == {"a0": 2, "a1": 2, "a2": 2}, timeout_s=60)
+    await bed.until(lambda: bed.now(workload).status.message == "running on 3 nodes")
+    await bed.until(lambda: bed.gpus_bound() == {"a0": 2, "a1": 2, "a2": 2})
 
 
 async def test_a_job_with_less_parallelism_gives_its_seats_to_others(bed: Bed):
@@ -144,7 +144,7 @@ async def test_a_job_with_less_parallelism_gives_its_seats_to_others(bed: Bed):
     (job,) = bed.jobs_of(workload)
     await bed.client.patch(resources.JOB, job.metadata.name, {"spec": {"parallelism": 1}}, "default")
     other = await bed.submit(kgwe("other", 8))
-    await bed.until_phase(other, "Running", timeout_s=60)
+    await bed.until_phase(other, "Running")
     assert "scaled to 1 of 2 pods" in bed.now(workload).status.message
 
 
@@ -159,7 +159,7 @@ async def test_a_gang_of_which_one_pod_is_refused_is_taken_back_whole(bed: Bed):
 
     workload = await bed.submit(kgwe("w", 16, pod={"containers": [container]}))
 
-    running = await bed.until_phase(workload, "Running", timeout_s=60)
+    running = await bed.until_phase(workload, "Running")
     assert {each.node for each in running.status.placements} == {"a1", "b0"}
     await bed.until(lambda: bed.gpus_bound() == {"a0": 0, "a1": 8, "b0": 8})
     await bed.client.delete(resources.POD, "taker", "default", grace_s=0)
@@ -211,7 +211,7 @@ async def test_a_node_that_refused_is_tried_again_when_its_time_is_over(bed: Bed
 
     await bed.client.delete(resources.POD, "taker", "default", grace_s=0)
 
-    await bed.until_phase(workload, "Running", timeout_s=60)
+    await bed.until_phase(workload, "Running")
 
 
 async def test_a_very_long_refusal_still_ends_in_failed(bed: Bed):

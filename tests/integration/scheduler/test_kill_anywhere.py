@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.clusters.bed import kgwe
 from tests.support.clusters.pods import gang, pod
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -139,7 +140,7 @@ class Chaos:
         """Tells now and then what is left: when it takes long, that is what one wants to know."""
         while self.unfinished():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.changed(), 20)
+                await asyncio.wait_for(self.changed(), PATIENCE_S)
                 continue
             left = self.unfinished()
             sys.stdout.write(f"{len(left)} left: {', '.join(left[:5])}\n")

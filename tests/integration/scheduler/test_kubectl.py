@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.clusters.bed import condition, kgwe, warp
 from tests.support.clusters.broken import break_nodes, gang, racks, running, until_metric
+from tests.support.patience import PATIENCE_S
 
 from kgwe.apps.whatif.explain import LISTED
 from kgwe.local.fleet import faults
@@ -21,7 +22,7 @@ async def kubectl(bed: Bed, *arguments: str) -> str:
         str(binaries.find().found["kubectl"].path), *arguments, "--kubeconfig", str(bed.cluster.kubeconfig),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(), 90)
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert process.returncode == 0, err.decode()
     return out.decode()
 
@@ -92,7 +93,7 @@ async def test_work_that_cannot_move_off_a_lost_node_is_degraded_until_the_node_
     assert bed.phase(workload) == "Running"
 
     await faults.clear(bed.client, lost)
-    await bed.until(lambda: "Degraded" not in {c.type for c in bed.now(workload).status.conditions}, 60)
+    await bed.until(lambda: "Degraded" not in {c.type for c in bed.now(workload).status.conditions})
 
 
 async def test_a_new_leader_does_not_call_degraded_work_whole(bed: Bed):

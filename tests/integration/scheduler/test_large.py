@@ -90,7 +90,7 @@ async def test_a_workload_of_16384_gpus_is_planned_stored_told_and_known_after_a
     first.kill()
     second = await bed.controller()
     small = await bed.submit(kgwe("small", 1))
-    waiting = await bed.until_phase(small, "Pending", timeout_s=60)
+    waiting = await bed.until_phase(small, "Pending")
     assert condition(waiting, "Scheduled").reason == "InsufficientGPU", "every GPU is reserved, as before the restart"
     (same,) = bed.jobs_of(workload)
     assert (same.metadata.uid, same.metadata.annotations[placement_annotations.PLAN_ANNOTATION]) == (

@@ -231,7 +231,7 @@ async def test_a_job_the_api_server_refuses_is_retried_then_failed(bed: Bed):
     retried = await bed.until_phase(workload, "Scheduling")
     assert "retry 1 of 2" in retried.status.message
     assert "containers[0].name" in retried.status.message
-    failed = await bed.until_phase(workload, "Failed", timeout_s=20)
+    failed = await bed.until_phase(workload, "Failed")
 
     assert condition(failed, "Scheduled").reason == "MaxRetriesExceeded"
     assert failed.status.retryCount == 2

@@ -56,5 +56,5 @@ async def test_a_native_gang_that_does_not_fit_holds_nothing(live: Live) -> None
     await live.until_bound("plain", 1)
     assert not live.bound("large")
     await live.nodes({"c": 3})
-    await live.until_bound("large", 3, timeout_s=60)
+    await live.until_bound("large", 3)
     assert live.leaves("large") == {"c"}

@@ -23,6 +23,7 @@ import pytest
 from tests.support.clusters.bed import kgwe
 from tests.support.clusters.pods import gang, pod
 from tests.support.fakes.fault_proxy import NOISE, FaultProxy, nonsense, overloaded
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -84,7 +85,7 @@ class Bench:
 
     async def leader(self) -> int:
         """Number of the replica that leads."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 for number, replica in enumerate(self.replicas):
                     with contextlib.suppress(Exception):

@@ -9,6 +9,7 @@ import msgspec
 from tests.support.clusters.bed import kgwe
 from tests.support.clusters.broken import foreign, members, racks
 from tests.support.clusters.pods import gang
+from tests.support.patience import PATIENCE_S
 
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import resources
@@ -64,7 +65,7 @@ def seats(bed: Bed, prefix: str) -> set[str]:
 
 
 async def notes(bed: Bed, name: str, reason: str) -> list[str]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             events = [msgspec.json.decode(each) for each in await bed.client.list(resources.EVENT, "default")]
             if said := [
@@ -83,7 +84,7 @@ async def test_a_gang_with_a_volume_that_does_not_exist_gives_its_seats_back_and
 
     others = [await bed.submit(kgwe(f"other-{number}", 8)) for number in range(2)]
     for other in others:
-        await bed.until_phase(other, "Running", timeout_s=60)
+        await bed.until_phase(other, "Running")
     await bed.until(lambda: not seats(bed, "typo"))
     said = await notes(bed, "typo-0", "NodeRefused")
     assert f'persistentvolumeclaim "{CLAIM}" not found' in said[0]
@@ -96,7 +97,7 @@ async def test_a_gang_with_a_volume_that_does_not_exist_gives_its_seats_back_and
         assert [bed.phase(other) for other in others] == ["Running"] * 2
         for other in others:
             await bed.delete(other)
-        assert set((await live.until_bound("typo", 2, timeout_s=60)).values()) == {"a-0", "a-1"}
+        assert set((await live.until_bound("typo", 2)).values()) == {"a-0", "a-1"}
         assert not live.overbooked()
     finally:
         for number in range(2):
@@ -110,7 +111,7 @@ async def test_a_gang_that_waits_after_its_seats_were_released_says_why(live: Li
     await live.scheduler(placement_timeout_seconds="2")
     await gang_with_claim(live, "stuck")
     await bed.until(lambda: seats(bed, "stuck") == {"a-0", "a-1"})
-    await bed.until(lambda: not seats(bed, "stuck"), 60)
+    await bed.until(lambda: not seats(bed, "stuck"))
 
     problem = (await live.snapshot())["gangs"]
     assert any(CLAIM in each["problem"] and "released" in each["problem"] for each in problem.values())
@@ -127,11 +128,11 @@ async def test_a_job_whose_nodes_were_given_to_others_starts_elsewhere(live: Liv
     await bed.until(lambda: seats(bed, "pinned") == {"a0", "a1"})
     others = [await bed.submit(kgwe(f"other-{number}", 8)) for number in range(2)]
     for other in others:
-        await bed.until_phase(other, "Running", timeout_s=60)
+        await bed.until_phase(other, "Running")
     await make_claim(bed)
     try:
         await racks(bed, {"b": 2})
-        await bed.until(lambda: len(members(bed, "pinned")) == 2, 90)
+        await bed.until(lambda: len(members(bed, "pinned")) == 2)
         assert {pod.spec.nodeName for pod in members(bed, "pinned").values()} == {"b0", "b1"}
         assert [bed.phase(other) for other in others] == ["Running"] * 2
         assert not live.overbooked()

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from tests.support.clusters.bed import kgwe, warp
 from tests.support.clusters.pods import gang, pod
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.api import resources
 from kgwe.kube.client import manifests
@@ -55,7 +56,7 @@ async def team(bed: Bed) -> AsyncIterator[Bed]:
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}}
     users = [*(account(name) for name in names), *(binding(role) for role in ROLES), cluster_binding()]
     await manifests.apply_manifest(bed.client, [namespace, *users])
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         # Aggregated by a controller, a moment after the roles were stored.
         while not await may(bed, "admin", "create", resources.GPU_WORKLOAD):  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.1)
@@ -114,7 +115,7 @@ async def explained(team: Bed, tmp_path: Path, user: str, *arguments: str, fails
         sys.executable, "-m", "kgwe.cli", "explain", *arguments, "--kubeconfig", str(kubeconfig),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert (process.returncode != 0) is fails, err.decode()
     return (err if fails else out).decode()
 
@@ -165,5 +166,5 @@ async def test_explain_works_for_a_user_who_may_read_one_namespace(team: Bed, tm
         sys.executable, "-m", "kgwe.cli", "explain", "waits", "-n", TEAM, "--kubeconfig", str(kubeconfig),
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    out, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert "n1 has room for" in out.decode() or "1 GPUsTaken (n1)" in out.decode(), out.decode()

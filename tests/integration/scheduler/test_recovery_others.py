@@ -57,7 +57,7 @@ async def test_a_gang_of_others_keeps_its_leaf_and_its_healthy_pods(bed: Bed, ot
 
     await break_nodes(bed, lost)
     # Its owner waits ten seconds before it replaces a pod that failed.
-    await bed.until(lambda: len(members(bed, "near")) == 3, timeout_s=40)
+    await bed.until(lambda: len(members(bed, "near")) == 3)
 
     after = members(bed, "near")
     assert after[1].spec.nodeName == ({"b0", "b1", "b2", "b3"} - set(where_of(before))).pop()
@@ -73,7 +73,7 @@ async def test_a_pod_of_others_that_is_evicted_joins_the_others_again(bed: Bed, 
 
     gone = before[0].metadata.uid
     await eviction.evict_pod(bed.client, before[0])
-    await bed.until(lambda: len(found := members(bed, "again")) == 2 and gone not in uids(found).values(), timeout_s=40)
+    await bed.until(lambda: len(found := members(bed, "again")) == 2 and gone not in uids(found).values())
 
     assert {node[0] for node in where_of(members(bed, "again"))} == {"a"}
 
@@ -146,7 +146,7 @@ async def test_a_gang_of_others_that_says_so_makes_way_as_a_whole(bed: Bed, othe
     await bed.until_phase(high, "Running")
     await bed.until(lambda: not set(uids(before).values()) & set(uids(members(bed, "yields")).values()))
     await bed.delete(high)
-    await bed.until(lambda: len(members(bed, "yields")) == 2, timeout_s=60)
+    await bed.until(lambda: len(members(bed, "yields")) == 2)
 
 
 async def test_a_gang_of_others_that_does_not_say_so_stays(bed: Bed, other_job):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.clusters.bed import kgwe, warp
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -21,7 +22,7 @@ async def leaders(*replicas: Replica) -> list[Replica]:
     return [replica for replica in replicas if (await replica.get("/readyz")).is_success]
 
 
-async def until_one_leads(*replicas: Replica, timeout_s: float = 30) -> Replica:
+async def until_one_leads(*replicas: Replica, timeout_s: float = PATIENCE_S) -> Replica:
     async with asyncio.timeout(timeout_s):
         while True:
             found = await leaders(*replicas)
@@ -110,7 +111,7 @@ async def test_an_api_server_that_restarts_loses_nothing(bed: Bed):
     bed.cluster.restart("kube-apiserver")
 
     after = await bed.submit(kgwe("after", 4))
-    await bed.until_phase(after, "Running", timeout_s=60)
+    await bed.until_phase(after, "Running")
     await bed.until(lambda: bed.gpus_bound() == {"n1": 8})
     assert bed.phase(before) == "Running"
 
@@ -184,7 +185,7 @@ async def test_killed_at_random_while_200_workloads_come_and_go_nothing_is_lost_
     # Whatever was deleted is gone, finalizers and all; whatever was kept runs, waits for room, or has run.
     wanted = {w.metadata.uid for w in kept}
     alive = lambda: {w.metadata.uid for i in bed.workloads.values() for w in i.store.values()}  # noqa: E731 - read twice
-    await bed.until(lambda: alive() == wanted, timeout_s=60)
+    await bed.until(lambda: alive() == wanted)
     await bed.until(lambda: all(bed.phase(w) in ("Running", "Succeeded", "Pending") for w in kept), timeout_s=120)
     await bed.until(
         lambda: {j.metadata.labels["kgwe.nvidia.io/workload-uid"] for j in bed.jobs.store.values()} <= wanted
@@ -201,6 +202,6 @@ async def test_killed_at_random_while_200_workloads_come_and_go_nothing_is_lost_
     await bed.until(lambda: all(bed.phase(w) == "Succeeded" for w in small), timeout_s=240)
     for workload in small:
         await bed.delete(workload)
-    await bed.until(lambda: not alive() and not bed.jobs.store and not bed.gpus_bound(), timeout_s=60)
+    await bed.until(lambda: not alive() and not bed.jobs.store and not bed.gpus_bound())
     with pytest.raises(errors.NotFound):
         await bed.client.get(resources.WARP_GPU_WORKLOAD, "w0", "default")

@@ -139,14 +139,14 @@ async def test_work_whose_attempts_are_used_up_waits_for_a_change(bed: Bed, sett
     workload = await bed.submit(kgwe("w", 1, retryPolicy={"backoffSeconds": 1}), "strict")
     reason = "AttemptsExhausted"
     await bed.until_phase(workload, "Pending")
-    await bed.until(lambda: reason in {c.reason for c in bed.now(workload).status.conditions}, timeout_s=60)
+    await bed.until(lambda: reason in {c.reason for c in bed.now(workload).status.conditions})
     said = condition(bed.now(workload), "Scheduled")
     assert said.message.startswith("2 attempts in a row failed, the last with QuotaExceeded: ")
     assert bed.phase(workload) == "Pending", "it is not failed"
 
     await bed.client.request("DELETE", "/api/v1/namespaces/strict/resourcequotas/no-jobs")
     await bed.node("n2")
-    await bed.until_phase(workload, "Running", timeout_s=60)
+    await bed.until_phase(workload, "Running")
     await bed.delete(workload)
 
 

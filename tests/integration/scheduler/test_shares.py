@@ -94,7 +94,7 @@ async def test_plain_pods_fill_a_node_that_shares_its_cards_and_the_next_waits(l
     await divided(live.bed, "shared")
     await live.scheduler()
     await asyncio.gather(*(shared_pod(live, f"p-{number}") for number in range(17)))
-    bound = await live.until_bound("p-", 16, timeout_s=60)
+    bound = await live.until_bound("p-", 16)
     assert set(bound.values()) == {"shared"}
     (late,) = {f"p-{number}" for number in range(17)} - bound.keys()
     await live.bed.until(lambda: "Unschedulable" in live.bed.pod_says(late))

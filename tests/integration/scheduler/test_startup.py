@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.clusters.bed import Replica
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -47,7 +48,7 @@ async def says(replica: Replica, words: str) -> bool:
 
 
 async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not await true():  # noqa: ASYNC110 - only asking tells
             await asyncio.sleep(0.1)
 
@@ -84,7 +85,7 @@ async def test_kinds_that_are_not_installed_are_one_fatal_line_before_the_electi
                 if "not installed" in written:
                     break
     finally:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
                     await definitions.install(bed.client)

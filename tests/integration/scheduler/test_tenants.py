@@ -63,7 +63,7 @@ async def test_forged_seats_of_a_gang_that_is_not_complete_hold_nothing(bed: Bed
 
     await bed.controller()
 
-    await bed.until_phase(await bed.submit(kgwe("w", 16)), "Running", timeout_s=60)
+    await bed.until_phase(await bed.submit(kgwe("w", 16)), "Running")
 
 
 async def test_a_tenants_job_with_a_forged_template_holds_nothing(bed: Bed, tenant: KubeClient):
@@ -78,7 +78,7 @@ async def test_a_tenants_job_with_a_forged_template_holds_nothing(bed: Bed, tena
 
     await bed.controller()
 
-    await bed.until_phase(await bed.submit(kgwe("w", 16)), "Running", timeout_s=60)
+    await bed.until_phase(await bed.submit(kgwe("w", 16)), "Running")
 
 
 async def test_a_pod_without_its_gate_does_not_take_the_seat_of_a_pod_that_restarts(
@@ -88,7 +88,7 @@ async def test_a_pod_without_its_gate_does_not_take_the_seat_of_a_pod_that_resta
         await bed.node(name, 8)
     await live.scheduler()
     workload = await bed.submit(kgwe("w", 16))
-    await bed.until_phase(workload, "Running", timeout_s=60)
+    await bed.until_phase(workload, "Running")
     (job,) = bed.jobs_of(workload)
     mine = [pod for pod in bed.pods.store.values() if pod.metadata.namespace == "default"]
     before = {pod.metadata.annotations[placement_annotations.SEAT_ANNOTATION]: pod.spec.nodeName for pod in mine}
@@ -113,10 +113,10 @@ async def test_a_pod_without_its_gate_does_not_take_the_seat_of_a_pod_that_resta
         }
         return found == before and victim.metadata.uid not in {pod.metadata.uid for pod in pods}
 
-    await bed.until(is_back, timeout_s=60)
+    await bed.until(is_back)
     thieves = [pod for pod in bed.pods.store.values() if pod.metadata.namespace == tenants.NAMESPACE]
     assert [pod.spec.nodeName for pod in thieves if pod.spec.nodeName] == []
-    await bed.until(lambda: bed.phase(workload) == "Running", timeout_s=60)
+    await bed.until(lambda: bed.phase(workload) == "Running")
     assert [each.metadata.uid for each in bed.jobs_of(workload)] == [job.metadata.uid]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests.support.clusters.bed import kgwe, warp
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.apps.whatif import explain, words
@@ -36,7 +37,7 @@ async def command(bed: Bed, *arguments: str) -> tuple[int, str, str]:
         sys.executable, "-m", "kgwe.cli", *arguments, "--kubeconfig", str(bed.cluster.kubeconfig),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     return process.returncode or 0, out.decode(), err.decode()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from tests.support.clusters.bed import kgwe
+from tests.support.patience import PATIENCE_S
 
 from kgwe.apps.scheduler.recording.files import files
 from kgwe.apps.whatif import explain
@@ -117,7 +118,7 @@ async def replayed(directory: Path, *more: str) -> tuple[int, str, str]:
         sys.executable, "-m", "kgwe.cli", "replay", str(directory), *more,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     return process.returncode or 0, out.decode(), err.decode()
 
 

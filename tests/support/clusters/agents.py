@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.api import resources
 from kgwe.local.fleet import models
@@ -50,7 +51,9 @@ class AgentBed:
     async def get(self, machine: AgentMachine) -> GPUNode:
         return await self.client.get(resources.GPU_NODE, machine.node.name)
 
-    async def until(self, machine: AgentMachine, holds: Callable[[GPUNode], bool], timeout_s: float = 60) -> GPUNode:
+    async def until(
+        self, machine: AgentMachine, holds: Callable[[GPUNode], bool], timeout_s: float = PATIENCE_S
+    ) -> GPUNode:
         """The GPUNode once it is so."""
         seen = None
         try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx2
 import pytest
 from tests.support.clusters import fork_server
+from tests.support.patience import PATIENCE_S
 
 from kgwe.cluster.workload import manifests
 from kgwe.kube.api import resources
@@ -48,10 +49,10 @@ class Replica:
         self.process = fork_server.shared().start(arguments, env, log)
 
     async def get(self, path: str) -> httpx2.Response:
-        async with httpx2.AsyncClient(timeout=5) as client:
+        async with httpx2.AsyncClient(timeout=PATIENCE_S) as client:
             return await client.get(f"http://127.0.0.1:{self.port}{path}")
 
-    async def ready(self, timeout_s: float = 60) -> Replica:
+    async def ready(self, timeout_s: float = PATIENCE_S) -> Replica:
         """Itself, once it acts or stands by."""
         said = "nothing"
         try:
@@ -84,7 +85,7 @@ class Replica:
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
-    def stop(self, timeout_s: float = 10) -> int:
+    def stop(self, timeout_s: float = PATIENCE_S) -> int:
         self.process.terminate()
         return self.process.wait(timeout_s)
 
@@ -197,7 +198,7 @@ class Bed:
         uid = workload.metadata.uid
         return [job for job in self.jobs.store.values() if job.metadata.labels.get(manifests.UID_LABEL) == uid]
 
-    async def until(self, true: Callable[[], Any], timeout_s: float = 30) -> None:
+    async def until(self, true: Callable[[], Any], timeout_s: float = PATIENCE_S) -> None:
         """Return when `true()` is, looked at after every change the API server reports."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -208,7 +209,7 @@ class Bed:
             told = [log.read_text()[-2000:] for log in sorted(self._logs.glob("controller-*.log"))[-2:]]
             pytest.fail(f"not true after {timeout_s} s; controllers say:\n" + "\n---\n".join(told))
 
-    async def until_phase(self, workload: Any, *phases: str, timeout_s: float = 30) -> Any:
+    async def until_phase(self, workload: Any, *phases: str, timeout_s: float = PATIENCE_S) -> Any:
         await self.until(lambda: self.phase(workload) in phases, timeout_s)
         return self.now(workload)
 

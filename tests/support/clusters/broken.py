@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tests.support.clusters.bed import kgwe
+from tests.support.patience import PATIENCE_S
 
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import resources
@@ -74,7 +75,7 @@ def where_of(pods: dict[int, Any]) -> list[str]:
     return [pod.spec.nodeName for _, pod in sorted(pods.items())]
 
 
-async def until_metric(replica: Any, name: str, value: float, timeout_s: float = 20) -> None:
+async def until_metric(replica: Any, name: str, value: float, timeout_s: float = PATIENCE_S) -> None:
     async with asyncio.timeout(timeout_s):
         while await replica.metric(name) != value:  # noqa: ASYNC110 - another process counts
             await asyncio.sleep(0.2)
@@ -84,7 +85,7 @@ def uids(pods: dict[int, Any]) -> dict[int, str]:
     return {rank: pod.metadata.uid for rank, pod in pods.items()}
 
 
-async def until_event(bed: Bed, workload: Any, reason: str, timeout_s: float = 20) -> str:
+async def until_event(bed: Bed, workload: Any, reason: str, timeout_s: float = PATIENCE_S) -> str:
     """The note of an Event about the workload, once there is one."""
     async with asyncio.timeout(timeout_s):
         while True:

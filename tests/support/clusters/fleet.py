@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 from prometheus_client import parser
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.client.informer import Informer
 from kgwe.local.fleet import exporter, gpupods, models
@@ -73,7 +74,7 @@ async def watching(client: KubeClient, resource: resources.Resource[Any]) -> Asy
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def until(watch: Informer[Any], key: str, holds: Callable[[Any], bool], timeout_s: float = 60) -> Any:
+async def until(watch: Informer[Any], key: str, holds: Callable[[Any], bool], timeout_s: float = PATIENCE_S) -> Any:
     """The object once it is so; None counts as gone."""
     seen = asyncio.Event()
     watch.on_change(lambda change: seen.set() if change.key == key else None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.clusters import fork_server
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.api import resources
 from kgwe.kube.client.informer import Informer
@@ -122,7 +123,7 @@ class MigBed:
 
     # --- seeing -----------------------------------------------------------------------------------------
 
-    async def until(self, true: Callable[[], Any], timeout_s: float = 60) -> None:
+    async def until(self, true: Callable[[], Any], timeout_s: float = PATIENCE_S) -> None:
         """Return when `true()` is, looked at after every change the API server reports."""
         try:
             async with asyncio.timeout(timeout_s):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import msgspec
+from tests.support.patience import PATIENCE_S
 
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import resources
@@ -69,7 +70,7 @@ class Live:
 
     async def _ask(self, method: str, path: str, content: bytes = b"") -> httpx2.Response:
         """Only the leader listens; it may be about to."""
-        async with asyncio.timeout(30), httpx2.AsyncClient(timeout=30, verify=self._tls) as client:
+        async with asyncio.timeout(PATIENCE_S), httpx2.AsyncClient(timeout=PATIENCE_S, verify=self._tls) as client:
             while True:
                 try:
                     return await client.request(method, f"https://127.0.0.1:{self.port}{path}", content=content)
@@ -90,7 +91,7 @@ class Live:
             if pod.metadata.name.startswith(prefix) and pod.spec.nodeName
         }
 
-    async def until_bound(self, prefix: str, count: int, timeout_s: float = 30) -> dict[str, str]:
+    async def until_bound(self, prefix: str, count: int, timeout_s: float = PATIENCE_S) -> dict[str, str]:
         await self.bed.until(lambda: len(self.bound(prefix)) == count, timeout_s)
         return self.bound(prefix)
 

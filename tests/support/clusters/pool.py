@@ -29,7 +29,7 @@ _VOLATILE: Final = frozenset({
 })  # fmt: skip
 #: written by controllers in every namespace, or from other roles
 _MADE_BY_CONTROLLERS: Final = frozenset({"kube-root-ca.crt", "default", "admin", "edit", "view"})
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 60.0
 
 
 @dataclass

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from tests.support.patience import PATIENCE_S
+
 from kgwe import errors
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import resources
@@ -51,7 +53,7 @@ async def until_guarded(client: KubeClient) -> None:
     path, forged = with_template("jobs", template(1, **SEAT))
     pod = {"metadata": {"name": "forged", "annotations": SEAT}, "spec": template()["spec"]}
     pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while await _is_accepted(client, path, forged) or await _is_accepted(client, pods, pod):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
@@ -61,7 +63,7 @@ async def until_unguarded(client: KubeClient) -> None:
     path, forged = with_template("jobs", template(1, **SEAT))
     pod = {"metadata": {"name": "forged", "annotations": SEAT}, "spec": template()["spec"]}
     pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not (await _is_accepted(client, path, forged) and await _is_accepted(client, pods, pod)):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.api import resources
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from tests.support.clusters.bed import Bed
 
 
-async def until(read: Callable[[], Any], timeout_s: float = 60) -> Any:
+async def until(read: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
     """What `read` returns, once that is something."""
     async with asyncio.timeout(timeout_s):
         while not (found := await read()):  # noqa: ASYNC110 - nobody announces it

@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -38,7 +39,7 @@ def pod(name: str) -> dict[str, Any]:
 
 
 async def _eventually(true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not await true():  # noqa: ASYNC110 -- no event says so
             await asyncio.sleep(0.05)
 
@@ -186,7 +187,7 @@ async def an_informer_sees_every_change(client: KubeClient, namespace: str) -> N
     informer = Informer(client, resources.LEASE, namespace=namespace)
     running = asyncio.create_task(informer.run())
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await informer.synced.wait()
         assert set(informer.store) == {f"{namespace}/before"}
         await client.create(resources.LEASE, {"metadata": {"name": "after"}, "spec": {}}, namespace)

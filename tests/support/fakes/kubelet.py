@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 import msgspec
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.api import core
 from kgwe.model.devices import assignment
@@ -48,7 +49,7 @@ def folder() -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for is in another process or server
             await asyncio.sleep(0.01)

@@ -8,6 +8,7 @@ import copy
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.support.fakes.memory_api import Change, MemoryApi, Refused
+from tests.support.patience import PATIENCE_S
 
 from kgwe.apps.scheduler.main import Scheduler
 from kgwe.apps.scheduler.settings import Settings
@@ -52,7 +53,7 @@ class MemoryCluster:
         stop = asyncio.Event()
         running = asyncio.create_task(made.run(stop))
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while made.problem() is not None and not running.done():  # noqa: ASYNC110 -- as a probe asks
                     await asyncio.sleep(0.01)
             yield made
@@ -87,7 +88,7 @@ class MemoryCluster:
         meta = workload.metadata
         return await self.client.get(resources.GPU_WORKLOAD, meta.name, meta.namespace)
 
-    async def until(self, true: Callable[[], object], timeout_s: float = 30) -> None:
+    async def until(self, true: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
         """Return when `true()` is, looked at after every change."""
         async with asyncio.timeout(timeout_s):
             while not true():

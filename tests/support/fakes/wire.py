@@ -7,6 +7,8 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tests.support.patience import PATIENCE_S
+
 from kgwe.kube.transport.pool import ConnectionPool, Server
 from kgwe.kube.transport.transport import Timeouts
 
@@ -29,7 +31,7 @@ def get(target: str) -> bytes:
 
 async def eventually(true: Callable[[], object]) -> None:
     """Wait, bounded, for what nobody announces."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not true():  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.005)
 
@@ -83,7 +85,7 @@ class Peer:
 
     async def gone(self) -> None:
         """Wait until the client has closed the connection."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             with contextlib.suppress(OSError):
                 while await self.reader.read(65536):
                     pass

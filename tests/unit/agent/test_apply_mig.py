@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.builders import gpus
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.agentapi.client import AgentClient
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 async def up(client: AgentClient) -> str:
     """The UUID of the agent's first card, once it answers."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 return (await client.topology()).gpus[0].uuid

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.builders import gpus
 from tests.support.machines import cut_actor
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.api.kgwe.gpunode import MIGLayout
 from kgwe.model.gpu import mig
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from kgwe.local.nvml.hardware import Hardware
 
 A100 = mig.GEOMETRIES["A100-80GB"]
-PATIENCE_S = 60.0
 CALLS = (
     "nvmlComputeInstanceDestroy",
     "nvmlGpuInstanceDestroy",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.machines import memory_driver
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.apps.agent.driver_supervisor import DriverSupervisor
@@ -52,7 +53,7 @@ async def kept(opening: Opening, reasons: list[str] | None = None) -> AsyncItera
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not true():  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.002)
 

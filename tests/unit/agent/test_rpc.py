@@ -16,6 +16,7 @@ import pytest
 from tests.support.fakes.pki import Authority
 from tests.support.machines import memory_driver
 from tests.support.machines.agent_settings import QUICK
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.agentapi import messages
@@ -62,7 +63,7 @@ async def running(settings: Settings = QUICK, driver: memory_driver.MemoryDriver
     stop = asyncio.Event()
     task = asyncio.create_task(agent.run(stop))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not agent.services.ports.grpc or agent.reporter.machine is None:
                 assert not task.done()
                 await asyncio.sleep(0.005)
@@ -149,7 +150,7 @@ async def test_telemetry_streams_until_the_caller_has_enough():
         assert [[each.uuid for each in message.readings] for message in got] == [[uuid]] * 3
         assert got[0].readings[0].util == 0.5
         assert not got[0].readings[0].HasField("gpu_c")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(agent.hub):  # noqa: ASYNC110 - the server notices when it notices
                 await asyncio.sleep(0.01)
 
@@ -387,7 +388,7 @@ async def test_without_a_driver_the_agent_says_so():
     stop = asyncio.Event()
     task = asyncio.create_task(agent.run(stop))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not agent.services.ports.grpc or agent.driver.reason == "Starting":  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         async with AgentClient(f"127.0.0.1:{agent.services.ports.grpc}") as client:
@@ -404,14 +405,14 @@ async def test_a_driver_that_goes_leaves_what_was_known():
     memory = memory_driver.MemoryDriver(memory_driver.machine(memory_driver.node()))
     async with running(driver=memory) as agent, AgentClient(f"127.0.0.1:{agent.services.ports.grpc}") as client:
         memory.failure = errors.Transient("did not answer")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while agent.driver.is_ready:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         agent.reporter.report()
         assert {each.state for each in (await client.health()).gpus} == {"Unknown"}
         assert len((await client.topology()).gpus) == 8
         memory.failure = None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while agent.reporter.status.healthyGPUs != 8:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert agent.reporter.status == gpunode_status.build_status(memory.now)
@@ -431,13 +432,13 @@ async def test_a_part_that_breaks_on_what_it_hears_disturbs_nobody():
         agent.hooks.amend_status.insert(0, broken)
         agent.hooks.on_readings.insert(0, broken)
         agent.hooks.on_readings.append(lambda readings: heard.append(len(readings)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(heard) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         agent.reporter.report()
         assert agent.reporter.status.healthyGPUs == 8
         assert any("RuntimeError: out of order" in problem for problem in agent.problems)
         is_broken = False
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while agent.problems:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)

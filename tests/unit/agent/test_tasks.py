@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from tests.support.patience import PATIENCE_S
+
 from kgwe.apps.agent.tasks import SupervisedTasks
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ async def test_a_part_that_breaks_is_named_and_started_again():
 
     parts.add("shaky", shaky)
     parts.add("calm", calm)
-    async with running(parts), asyncio.timeout(10):
+    async with running(parts), asyncio.timeout(PATIENCE_S):
         await steady.wait()
         await recovered.wait()
         assert parts.problems == {"shaky": "RuntimeError: broken 2"}
@@ -96,6 +98,6 @@ async def test_a_part_that_swallows_its_end_is_told_again():
         await asyncio.Event().wait()
 
     parts.add("deaf", deaf)
-    async with running(parts), asyncio.timeout(10):
+    async with running(parts), asyncio.timeout(PATIENCE_S):
         await began.wait()
     assert ended == [1]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.builders import gpus
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.hardware.nvml.driver import Absence, NvmlDriver, Unavailable
@@ -19,8 +20,6 @@ from kgwe.model.gpu.driver_data import Event
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
-
-PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.builders import gpus
 from tests.support.machines import gpu_actor
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.model.gpu import mig
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from kgwe.local.nvml.hardware import Hardware
 
 GEOMETRY = "A100-80GB"
-PATIENCE_S = 60.0
 
 
 def check(machine: Hardware) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from tests.support.builders.things import ENCODINGS, Encoding, Thing
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.informer import Change, Informer
@@ -108,7 +109,7 @@ class Seen:
         self._more.set()
 
     async def until(self, count: int) -> list[str]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.words) < count:
                 self._more.clear()
                 await self._more.wait()
@@ -155,7 +156,7 @@ def running() -> Callable[[Informer[Any]], Any]:
 
 
 async def wait_until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not true():  # noqa: ASYNC110 - counters set no event
             await asyncio.sleep(0.005)
 

@@ -10,6 +10,7 @@ import functools
 
 import httpx2
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.client import informer as informer_module
@@ -99,7 +100,7 @@ async def test_what_may_still_be_granted_or_installed_is_asked_for_again(things,
     server.answers += [lambda _: httpx2.Response(code, json={"message": "not yet"})] * 3
     async with running(things):
         assert not things.has_synced
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await things.synced.wait()
 
     assert server.lists == 4
@@ -123,7 +124,7 @@ async def test_a_list_that_outlives_its_version_is_taken_whole(things, server, r
         lambda _: httpx2.Response(410, json={"reason": "Expired"}),
     ]
     async with running(things):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await things.synced.wait()
         assert server.queries[1]["continue"] == "more"
         assert server.queries[2] == {}
@@ -153,7 +154,7 @@ async def test_resync_during_a_watch_returns_with_what_is_there_now(things, serv
     async with running(things):
         await things.synced.wait()
         server.thing("a")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await things.resync()
 
         assert "n/a" in things.store
@@ -168,7 +169,7 @@ async def test_resync_during_a_list_waits_for_another_list(things, server, runni
         waiting = asyncio.ensure_future(things.resync())
         await asyncio.sleep(0)
         server.hold_list.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await waiting
 
         assert "n/a" in things.store
@@ -181,7 +182,7 @@ async def test_resync_cuts_a_back_off_short(things, server, monkeypatch, running
     async with running(things):
         await eventually(lambda: things._failures == 1)
         await asyncio.sleep(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await things.resync()
 
     assert server.lists == 2
@@ -190,7 +191,7 @@ async def test_resync_cuts_a_back_off_short(things, server, monkeypatch, running
 async def test_resync_outlasts_failures_without_hammering(things, server, running):
     server.answers += [lambda _: httpx2.Response(500)] * 4
     async with running(things):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await things.resync()
 
     assert server.lists == 5
@@ -200,7 +201,7 @@ async def test_many_resyncs_at_once_share_a_list(things, server, running):
     async with running(things):
         await things.synced.wait()
         before = server.lists
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*(things.resync() for _ in range(20)))
 
     assert server.lists == before + 1
@@ -239,7 +240,7 @@ async def test_an_informer_stopped_in_any_state_stops_at_once(things, server, ru
 
     server.hold_list = None
     async with running(things) as watching:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await server.watching.wait()
     assert watching.cancelled()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 from tests.support.builders.objects import added, make, node, pod_spec
+from tests.support.patience import PATIENCE_S
 
 from kgwe.apps.scheduler.leader import Leader
 from kgwe.apps.scheduler.main import Scheduler
@@ -56,7 +57,7 @@ class Bed:
         refusal = self.planner.refusal_of(owner)
         return refusal.code if refusal is not None else None
 
-    async def until(self, true: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    async def until(self, true: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         async with asyncio.timeout(timeout_s):
             while not true():  # noqa: ASYNC110 - the planner tells nobody
                 await asyncio.sleep(0.01)

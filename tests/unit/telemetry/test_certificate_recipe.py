@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from kgwe.apps.scheduler import settings
 from kgwe.telemetry import http
@@ -43,8 +44,8 @@ async def test_the_certificates_of_the_recipe_let_kube_scheduler_in_and_no_one_e
     address = http.Address("127.0.0.1", 0)
     async with http.serving(lambda _: Reply(200, b"yes"), address, tls=http.ReloadingContext(files)) as port:
         url = f"https://127.0.0.1:{port}/filter"
-        async with httpx2.AsyncClient(verify=context, timeout=20) as client:
+        async with httpx2.AsyncClient(verify=context, timeout=PATIENCE_S) as client:
             assert (await client.post(url)).text == "yes"
-        async with httpx2.AsyncClient(verify=stranger, timeout=20) as client:
+        async with httpx2.AsyncClient(verify=stranger, timeout=PATIENCE_S) as client:
             with pytest.raises(httpx2.TransportError):
                 await client.post(url)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.telemetry import connection, connection_limiter, http
@@ -66,7 +67,7 @@ async def port(app: App) -> AsyncIterator[int]:
 async def line(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             yield reader, writer
     finally:
         writer.close()
@@ -317,7 +318,7 @@ async def lines(port: int, count: int, sent: bytes) -> AsyncIterator[list[tuple[
 
 
 async def asked(port: int, path: str = "/metrics") -> int:
-    async with httpx2.AsyncClient(timeout=10) as client:
+    async with httpx2.AsyncClient(timeout=PATIENCE_S) as client:
         return (await client.get(f"http://127.0.0.1:{port}{path}")).status_code
 
 
@@ -366,11 +367,11 @@ async def test_bodies_that_do_not_come_to_an_end_are_bounded_over_all_connection
     async with (
         http.serving(app, ADDRESS, limits=limits) as port,
         lines(port, 20, head + bytes(900_000)) as made,
-        httpx2.AsyncClient(timeout=10) as client,
+        httpx2.AsyncClient(timeout=PATIENCE_S) as client,
     ):
         replies = [asyncio.create_task(reader.read(12)) for reader, _ in made]
         done: set[Any] = set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while len(done) < 17:
                 await asyncio.sleep(0.01)
                 done = {reply for reply in replies if reply.done()}

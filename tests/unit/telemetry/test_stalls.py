@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from tests.support.patience import PATIENCE_S
+
 from kgwe.telemetry import stalls
 
 
@@ -19,7 +21,7 @@ async def test_who_keeps_the_loop_from_its_work_is_named():
     with stalls.watch_stalls(0.05, lambda took_s, where: told.append((took_s, where))):
         await asyncio.sleep(0.1)
         dawdle()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not any("dawdle (test_stalls.py:" in where for _, where in told):  # noqa: ASYNC110 - bounded
                 await asyncio.sleep(0.01)
     assert max(took_s for took_s, where in told if "dawdle" in where) > 0.1

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.local.cluster import certificates
@@ -61,7 +62,7 @@ def client_context(trusts: Certificates, shows: Certificates | None, identity: I
 
 @contextlib.asynccontextmanager
 async def client(port: int, context: ssl.SSLContext) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=f"https://127.0.0.1:{port}", verify=context, timeout=20) as made:
+    async with httpx2.AsyncClient(base_url=f"https://127.0.0.1:{port}", verify=context, timeout=PATIENCE_S) as made:
         yield made
 
 

@@ -12,6 +12,7 @@ import httpx2
 import msgspec
 import pytest
 from tests.support.machines import memory_driver
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.apps.agent.health.monitor import Change, HealthMonitor
@@ -316,7 +317,7 @@ class Api:
         return [each["key"] for each in self.node["spec"]["taints"]]
 
     async def until(self, status: str, taints: list[str], events: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while (self.condition, self.taints) != (status, taints) or len(self.events) < events:  # noqa: ASYNC110 - bounded
                 await asyncio.sleep(0.01)
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from tests.support.machines.mig_driver import CuttableDriver
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.apps.agent.mig.reconfigurer import MigReconfigurer
@@ -222,7 +223,7 @@ def test_it_runs_by_itself() -> None:
         task = asyncio.create_task(cutter.run())
         try:
             cutter.set_layouts({"GPU-0": cut("7g.80gb@0")})
-            await asyncio.wait_for(there.wait(), 10)
+            await asyncio.wait_for(there.wait(), PATIENCE_S)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

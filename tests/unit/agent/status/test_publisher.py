@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from tests.support.fakes.one_node import NODE, OneNode
 from tests.support.machines import memory_driver
+from tests.support.patience import PATIENCE_S
 
 from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.agent.status import publisher as publishing
@@ -50,7 +51,7 @@ async def running(
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not true():  # noqa: ASYNC110 - counters set no event
             await asyncio.sleep(0.002)
 

@@ -7,11 +7,10 @@ import functools
 import threading
 
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.hardware.nvml.worker import Worker
-
-PATIENCE_S = 60.0
 
 
 async def test_work_is_done_in_order_on_one_thread() -> None:

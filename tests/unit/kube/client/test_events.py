@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.api import resources
 from kgwe.kube.api.meta import ObjectMeta
@@ -203,7 +204,7 @@ async def test_a_write_cut_off_by_the_stop_is_finished_by_flush_and_not_doubled(
     recorder.record(waiting())
     recorder.record(waiting("another"))
     running = asyncio.ensure_future(recorder.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await server.arrived.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -13,6 +13,7 @@ import httpx2
 import pytest
 import structlog
 from tests.support.builders.things import Json
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.client import informer as informer_module
@@ -126,7 +127,7 @@ async def test_a_handler_that_fails_on_one_object_hears_of_the_others(things, se
         assert heard == ["n/b"]
         assert reported == ["n/a"]
         failing.clear()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await things.resync()
 
     assert heard == ["n/b", "n/a"], "what failed is handed out again with the next list"
@@ -201,7 +202,7 @@ async def test_a_list_that_makes_no_sense_is_tried_again(things, server, running
     garbled = server.encoding.garbled_lists
     server.answers += [functools.partial(_answer, body) for body in garbled]
     async with running(things):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await things.synced.wait()
 
         assert list(things.store) == ["n/a"]

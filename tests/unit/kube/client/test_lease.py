@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.client.client import KubeClient
@@ -81,7 +82,7 @@ async def test_the_first_to_ask_leads_and_the_second_knows_who_does(ann, bob):
 async def test_one_that_withdraws_gives_the_lease_back_and_takes_it_again_only_when_it_campaigns(ann, bob, server):
     running = asyncio.create_task(ann.run())
     try:
-        await asyncio.wait_for(ann.wait_leading(), 20)
+        await asyncio.wait_for(ann.wait_leading(), PATIENCE_S)
         await ann.withdraw()
         assert not ann.is_leader()
         assert server.spec["holderIdentity"] == ""
@@ -93,7 +94,7 @@ async def test_one_that_withdraws_gives_the_lease_back_and_takes_it_again_only_w
         await asyncio.sleep(1.5)  # longer than between two attempts
         assert server.calls == []
         ann.campaign()
-        await asyncio.wait_for(ann.wait_leading(), 20)
+        await asyncio.wait_for(ann.wait_leading(), PATIENCE_S)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -191,7 +192,7 @@ async def test_a_leader_that_was_suspended_and_renews_again_is_noticed_by_who_wa
     """The lapse was seen by the clock alone; nobody took over; the next renewal must wake the waiter."""
     await ann._step()
     clock.now += 6  # stopped, or hung: longer than the deadline
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await ann.wait_lost()
     waiting = asyncio.ensure_future(ann.wait_leading())
     await asyncio.sleep(0)
@@ -199,7 +200,7 @@ async def test_a_leader_that_was_suspended_and_renews_again_is_noticed_by_who_wa
 
     await ann._step()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await waiting
     assert ann.is_leader()
 
@@ -212,7 +213,7 @@ async def test_whoever_waits_for_the_end_of_leadership_sees_it_end_by_time_alone
 
     clock.now += 5
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await waiting
 
 
@@ -357,7 +358,7 @@ async def test_a_standby_comes_back_when_the_lease_expires_rather_than_a_period_
 
 async def campaign_and_stop(candidate: LeaderElector) -> None:
     running = asyncio.ensure_future(candidate.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await candidate.wait_leading()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -389,7 +390,7 @@ async def test_a_renewal_cut_off_by_the_stop_does_not_keep_the_lease(ann, server
 
     server.on_request = hang
     running = asyncio.ensure_future(ann.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await arrived.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.client.worker_pool import WorkerPool
 from kgwe.kube.client.workqueue import WorkQueue
-
-PATIENCE_S = 20.0
 
 
 @pytest.fixture

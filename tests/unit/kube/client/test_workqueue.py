@@ -6,6 +6,7 @@ import asyncio
 import random
 
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.client.workqueue import WorkQueue
 
@@ -73,7 +74,7 @@ async def test_a_waiting_worker_is_woken_by_an_appointment(queue):
     queue.add_after("a", 0.001)
     assert len(queue) == 0
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert await queue.get() == "a"
 
 
@@ -82,7 +83,7 @@ async def test_the_earlier_of_two_appointments_stands(queue):
     queue.add_after("a", 0.001)
     queue.add_after("a", 3600)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert await queue.get() == "a"
     queue.done("a")
     assert len(queue) == 0
@@ -104,7 +105,7 @@ async def test_an_appointment_made_while_working_stands(queue):
     queue.add_after("a", 0.001)
     queue.done(key)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert await queue.get() == "a"
 
 
@@ -113,7 +114,7 @@ async def test_an_appointment_that_falls_due_during_work_is_kept_after_it(queue)
     key = await queue.get()
     queue.add_after("a", 0.001)
     queue.add_after("later", 0.002)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert await queue.get() == "later"
     queue.done(key)
 
@@ -153,7 +154,7 @@ async def test_a_worker_cancelled_as_it_is_woken_hands_the_key_to_the_next(queue
     queue.add("a")
     first.cancel()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert await second == "a"
     assert first.cancelled()
 
@@ -166,7 +167,7 @@ async def test_a_worker_cancelled_before_the_key_comes_is_passed_over(queue):
     first.cancel()
     queue.add("a")  # before the cancelled worker has run
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert await second == "a"
     assert first.cancelled()
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from lightkube.core.exceptions import ConfigError
 from tests.support.fakes.wire import Bed, Peer, eventually, ok, serving
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.transport import kubeconfig
 from kgwe.kube.transport.http1_transport import Http1Transport
@@ -293,5 +294,5 @@ async def test_closing_ends_a_request_under_way(opened):
         await eventually(lambda: bed.asked)
         await transport.close()
         with pytest.raises((httpx2.TransportError, RuntimeError)):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 await request

@@ -10,6 +10,7 @@ import pytest
 from tests.support.builders.extender import Bed, plain
 from tests.support.builders.objects import UID, added, changed, free, job, node, removed, workload
 from tests.support.builders.objects import pod as job_pod
+from tests.support.patience import PATIENCE_S
 
 from kgwe.apps.scheduler.extender.http import ExtenderApp
 from kgwe.cluster.registry.announcer import ClusterListener
@@ -93,7 +94,7 @@ async def test_a_pod_that_is_seen_before_the_wait_begins_is_not_missed(bed: Bed,
     assert not isinstance(coming, Reply)
     bed.state.on_pod(added(plain()))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await coming).body == b'{"NodeNames":["n1"]}'
 
 

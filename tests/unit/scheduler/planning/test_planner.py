@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.builders.objects import added, free, node
+from tests.support.patience import PATIENCE_S
 
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.blocked_nodes import BlockedNodes
@@ -23,8 +24,6 @@ from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-PATIENCE_S = 20.0
 
 
 def ask(owner: str, gpus: int = 8) -> Ask:

@@ -21,6 +21,7 @@ from tests.support.builders.objects import (
     replica,
     workload,
 )
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.apps.scheduler.pods import pinner
@@ -79,7 +80,7 @@ async def seating_pods(state, client, monkeypatch):
 
 
 async def until(true):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not true():  # noqa: ASYNC110 - there is nothing to wait on
             await asyncio.sleep(0.001)
 
