@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from kgwe.kube.client.informer import Informer
 
 
+# kube-scheduler tries a pod again after a second; its usual ten are spent waiting.
+_IMPATIENT = "podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 1\n"
+
+
 @pytest.fixture
 def prepared(
     pool: ClusterPool, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
@@ -46,7 +50,7 @@ def prepared(
 
     shared = pool.get(f"scheduler {features}", request.module.__name__, features=features, prepare=prepare)
     if "extender_port" not in request.fixturenames:
-        shared.cluster.configure_scheduler(None)
+        shared.cluster.configure_scheduler(_IMPATIENT)
     return shared.cluster, shared.prepared
 
 
@@ -116,7 +120,7 @@ def extender_address() -> int:
 def extender_port(prepared: tuple[LocalCluster, Path], extender_address: int) -> int:
     """kube-scheduler asks this port about GPU pods."""
     cluster, _ = prepared
-    cluster.configure_scheduler(extender.configuration(cluster, extender_address))
+    cluster.configure_scheduler(extender.configuration(cluster, extender_address) + _IMPATIENT)
     return extender_address
 
 

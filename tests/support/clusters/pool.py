@@ -97,7 +97,11 @@ def _is_as_prepared(shared: Shared, module: str) -> bool:
 def _restore(shared: Shared) -> bool:
     end = time.monotonic() + _PATIENCE_S
     while time.monotonic() < end:
-        now = _objects(shared.cluster)
+        try:
+            now = _objects(shared.cluster)
+        except (errors.NotFound, errors.Transient):  # a kind that was removed is announced a while longer
+            time.sleep(0.5)
+            continue
         if now == shared.pristine:
             _delete(shared.cluster, ["/apis/events.k8s.io/v1/namespaces/default/events"])
             return True
