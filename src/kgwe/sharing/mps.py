@@ -7,7 +7,7 @@ is faster than taking turns, and less of a wall between them:
 - a fatal error of one client ends every client of its server: share only among work that trusts each other;
 - a server serves one user at a time; clients of another wait until it has no client left.
 
-With MIG on, a server lives inside one instance; one that spans instances, or the card as a whole, cannot be. The thread
+With MIG on, a server lives inside one instance; one that spans instances, or the GPU as a whole, cannot be. The thread
 percentage is then of the instance. Percentages of all clients may add up to more than 100: then they compete for
 what exceeds it. Memory is never promised twice.
 """
@@ -33,14 +33,14 @@ _ALL_THREADS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a server would serve: a card, or one MIG instance of it."""
+    """What a server would serve: a GPU, or one MIG instance of it."""
 
     uuid: str
     memory_mib: int | None
     compute_capability: tuple[int, int] | None
     is_instance: bool = False
     is_cut: bool = False
-    """A card with MIG on: only its instances can be used."""
+    """A GPU with MIG on: only its instances can be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Limits:
     """Of each client; None: an equal part of the memory there is."""
     max_clients: int = MAX_CLIENTS
     is_exclusive: bool = False
-    """Let nothing but the server use the card (compute mode exclusive-process); of whole cards only."""
+    """Let nothing but the server use the GPU (compute mode exclusive-process); of whole GPUs only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _target_problems(target: Target, limits: Limits) -> list[str]:
     if target.is_cut:
         found.append(f"MIG is on at {target.uuid}: name one of its instances, a server cannot span them")
     if target.is_instance and limits.is_exclusive:
-        found.append("the compute mode is the whole card's: it cannot be exclusive for one instance")
+        found.append("the compute mode is the whole GPU's: it cannot be exclusive for one instance")
     return found
 
 

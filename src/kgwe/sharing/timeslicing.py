@@ -8,7 +8,7 @@
         - name: nvidia.com/gpu
           replicas: 4
 
-The plugin then offers every card as so many pieces. A piece is a turn, not a part: with time-slicing nothing limits the
+The plugin then offers every GPU as so many pieces. A piece is a turn, not a part: with time-slicing nothing limits the
 memory a pod takes. Two pieces are not twice as much, so a pod that asks for two is refused unless told otherwise.
 The plugin reads but ignores `rename` and `devices`, takes `mps` where both are given, and refuses MPS on MIG; here
 all of these are errors, because a setting that does nothing is worse than none.

@@ -26,7 +26,7 @@ def test_the_defaults_are_those_of_the_seed():
         (replace(CARD, compute_capability=(6, 1)), Limits(), "Volta"),
         (replace(CARD, compute_capability=None), Limits(), "not known"),
         (replace(CARD, is_cut=True), Limits(), "cannot span"),
-        (replace(CARD, is_instance=True), Limits(is_exclusive=True), "whole card's"),
+        (replace(CARD, is_instance=True), Limits(is_exclusive=True), "whole GPU's"),
         (CARD, Limits(thread_percentage=0), "within 1 and 100"),
         (CARD, Limits(thread_percentage=101), "within 1 and 100"),
         (CARD, Limits(max_clients=0), "1 to 48"),

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: cards planned for a pod, as a hexadecimal mask
+#: GPUs planned for a pod, as a hexadecimal mask
 CARDS_ANNOTATION: Final = "kgwe.nvidia.io/cards"
 #: slices planned for a pod
 SLICES_ANNOTATION: Final = "kgwe.nvidia.io/slices"
 
-# Cards have 63 numbers at most, four to a digit.
+# GPUs have 63 numbers at most, four to a digit.
 _MASK: Final = re.compile("[0-9a-f]{1,16}")
 _SLICE: Final = re.compile("([0-9]{1,3})@([0-9]{1,3})")
 _HEX: Final = 16
 
 Slices = tuple[tuple[int, int], ...]
-"""(card, start) of MIG slices."""
+"""(GPU, start) of MIG slices."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSet:
-    """Cards and slices of one node."""
+    """GPUs and slices of one node."""
 
     gpus: int = 0
     slices: Slices = ()
@@ -40,14 +40,14 @@ class DeviceSet:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The whole cards, lowest first."""
-        return tuple(card for card in range(self.gpus.bit_length()) if self.gpus >> card & 1)
+        """The whole GPUs, lowest first."""
+        return tuple(gpu for gpu in range(self.gpus.bit_length()) if self.gpus >> gpu & 1)
 
     def within(self, other: DeviceSet) -> bool:
         return not self.gpus & ~other.gpus and set(self.slices) <= set(other.slices)
 
     def __str__(self) -> str:
-        whole = [f"card {card}" for card in self.numbers]
+        whole = [f"GPU {gpu}" for gpu in self.numbers]
         return ", ".join([*whole, *(f"slice {text}" for text in format_slices(self.slices))]) or "nothing"
 
 
@@ -64,7 +64,7 @@ def parse_mask(text: str) -> int:
 
 
 def format_slices(slices: Iterable[tuple[int, int]]) -> tuple[str, ...]:
-    return tuple(f"{card}@{start}" for card, start in slices)
+    return tuple(f"{gpu}@{start}" for gpu, start in slices)
 
 
 def parse_slices(texts: Iterable[str]) -> Slices:

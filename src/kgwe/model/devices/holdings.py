@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kgwe.model.gpu.driver_data import Machine
 
-#: between the UUID of a card and the number of one of its pieces
+#: between the UUID of a GPU and the number of one of its pieces
 SHARE_SEPARATOR: Final = "::"
 _SHARED: Final = ".shared"
 _DRIVER: Final = "gpu.nvidia.com"
@@ -66,14 +66,14 @@ class PodDevices:
 
 @dataclass(frozen=True)
 class DeviceNames:
-    """What the cards and slices of a node are called."""
+    """What the GPUs and slices of a node are called."""
 
     gpus: Mapping[str, int] = field(default_factory=dict)
-    """UUID -> number of the card."""
+    """UUID -> number of the GPU."""
     slices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """UUID -> (card, start)."""
+    """UUID -> (GPU, start)."""
     minors: Mapping[int, int] = field(default_factory=dict)
-    """Minor number -> number of the card."""
+    """Minor number -> number of the GPU."""
 
     @classmethod
     def of(cls, machine: Machine) -> DeviceNames:
@@ -91,12 +91,12 @@ class DeviceNames:
     def find_driver_device(self, device: str) -> str:
         """UUID of what NVIDIA's DRA driver calls `gpu-<minor>` or `gpu-<minor>-mig-<profile>-<start>-<size>`."""
         match = _DRIVER_NAME.fullmatch(device)
-        card = self.minors.get(int(match[1])) if match else None
-        if match is None or card is None:
+        gpu = self.minors.get(int(match[1])) if match else None
+        if match is None or gpu is None:
             return ""
         if match[2] is None:
-            return next((uuid for uuid, number in self.gpus.items() if number == card), "")
-        return next((uuid for uuid, place in self.slices.items() if place == (card, int(match[2]))), "")
+            return next((uuid for uuid, number in self.gpus.items() if number == gpu), "")
+        return next((uuid for uuid, place in self.slices.items() if place == (gpu, int(match[2]))), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ class Holdings:
 
     places: DeviceSet = NO_DEVICES
     replicas: int = 0
-    """How many of its devices are shares of a card that others may have too."""
+    """How many of its devices are shares of a GPU that others may have too."""
     is_named: bool = True
-    """Whether shares go by a name of their own; else a plan speaks of other cards than the driver."""
+    """Whether shares go by a name of their own; else a plan speaks of other GPUs than the driver."""
     strangers: tuple[str, ...] = ()
     """Ids that are nothing on this node."""
 
@@ -117,13 +117,13 @@ class Holdings:
 
 def read_holdings(pod: PodDevices, names: DeviceNames, claimed: Mapping[str, str] | None = None) -> Holdings:
     """What the pod holds, in numbers; `claimed` tells which UUID a device of a ResourceClaim has."""
-    cards, replicas = 0, 0
+    gpus, replicas = 0, 0
     slices: set[tuple[int, int]] = set()
     strangers = []
     for each in _list_ids(pod, names, claimed or {}):
         uuid, shared, _ = each.partition(SHARE_SEPARATOR)
         if uuid in names.gpus:
-            cards |= 1 << names.gpus[uuid]
+            gpus |= 1 << names.gpus[uuid]
         elif uuid in names.slices:
             slices.add(names.slices[uuid])
         else:
@@ -133,7 +133,7 @@ def read_holdings(pod: PodDevices, names: DeviceNames, claimed: Mapping[str, str
     named = all(
         name.endswith(_SHARED) for each in pod.containers for name, ids in each.devices if any(map(is_share, ids))
     )
-    return Holdings(DeviceSet(cards, tuple(sorted(slices))), replicas, named, tuple(strangers))
+    return Holdings(DeviceSet(gpus, tuple(sorted(slices))), replicas, named, tuple(strangers))
 
 
 def is_share(device: str) -> bool:
@@ -141,12 +141,12 @@ def is_share(device: str) -> bool:
 
 
 def device_uuid(device: str) -> str:
-    """What the driver calls it: all pieces of a card are that card."""
+    """What the driver calls it: all pieces of a GPU are that GPU."""
     return device.partition(SHARE_SEPARATOR)[0]
 
 
 def conflict(one: str, other: str) -> bool:
-    """Whether two pods cannot have these at once: the same id, or a card whole and a piece of it. The kubelet, to which
+    """Whether two pods cannot have these at once: the same id, or a GPU whole and a piece of it. The kubelet, to which
     ids are just text, knows of the first only."""
     return one == other or (device_uuid(one) == device_uuid(other) and not (is_share(one) and is_share(other)))
 
@@ -196,7 +196,7 @@ class Difference:
 
 def find_differences(planned: Mapping[str, DeviceSet], held: Mapping[str, Holdings]) -> tuple[Difference, ...]:
     """Where plan and truth part, by pod (namespace/name). A pod without a plan cannot differ from it, and one that has
-    not got all of its devices yet does not. Of a shared card the plan names the card, and any piece of it will do."""
+    not got all of its devices yet does not. Of a shared GPU the plan names the GPU, and any piece of it will do."""
     found = [
         Difference(pod, "OtherDevices", f"planned {plan}, holds {mine.places}")
         for pod, mine in held.items()
@@ -211,12 +211,12 @@ def find_differences(planned: Mapping[str, DeviceSet], held: Mapping[str, Holdin
 
 
 def _find_double_use(held: Mapping[str, Holdings]) -> Iterable[Difference]:
-    """Devices that several pods have whole; pieces of a card are there to be held by several."""
+    """Devices that several pods have whole; pieces of a GPU are there to be held by several."""
     holders: dict[tuple[int, int], list[str]] = collections.defaultdict(list)
     for pod, mine in held.items():
         if not mine.replicas:
-            for card in mine.places.numbers:
-                holders[card, -1].append(pod)
+            for gpu in mine.places.numbers:
+                holders[gpu, -1].append(pod)
             for place in mine.places.slices:
                 holders[place].append(pod)
     for place, pods in holders.items():

@@ -1,16 +1,16 @@
-"""GB/s between cards: of a pair by the class of its link, and of a set by its best ring.
+"""GB/s between GPUs: of a pair by the class of its link, and of a set by its best ring.
 
 Two ways of counting are in use, and both are here, never mixed:
 
 - *data sheet*: both directions together, at line rate. An H100 behind NVSwitch has 900 GB/s, and that is the
-  card's, not the pair's: whoever it talks to, it never gets more. `spec.minBandwidthGBps` is in this one.
-- *bus*: one direction, as nccl-tests print busbw. What a ring all-reduce really reaches: 371 for the same card.
+  GPU's, not the pair's: whoever it talks to, it never gets more. `spec.minBandwidthGBps` is in this one.
+- *bus*: one direction, as nccl-tests print busbw. What a ring all-reduce really reaches: 371 for the same GPU.
 
-A set of cards is as fast as the worst link of its best ring. A ring uses every card once in each direction, so
+A set of GPUs is as fast as the worst link of its best ring. A ring uses every GPU once in each direction, so
 behind an NVSwitch a ring of eight runs at the same 900 as a ring of two; nothing is multiplied by pairs.
-One card has no link to wait for: its ring is infinitely fast.
+One GPU has no link to wait for: its ring is infinitely fast.
 
-`UNKNOWN_GB_PER_S` stands where the path between two cards is not known. It is smaller than every real figure, so
+`UNKNOWN_GB_PER_S` stands where the path between two GPUs is not known. It is smaller than every real figure, so
 it satisfies no limit and wins no comparison, and no real figure equals it.
 
 Calibration (GB/s, bus). The measured figures are nccl-tests all_reduce averages over 1-8 GB messages and
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_GB_PER_S: Final = 0.0
 
-#: a table over all sets of cards has 2**16 rows
+#: a table over all sets of GPUs has 2**16 rows
 MAX_TABLED_GPUS: Final = 16
 
 #: GB/s of one NVLink, one direction, as NCCL counts with
@@ -82,14 +82,14 @@ def link_gb_per_s(wiring: Wiring) -> float:
 
 
 def pair_gb_per_s(wiring: Wiring, a: int, b: int) -> float:
-    """Between two cards that have each other to themselves; data-sheet figures, both directions."""
+    """Between two GPUs that have each other to themselves; data-sheet figures, both directions."""
     if links := wiring.nvlinks(a, b):
         return 2 * links * link_gb_per_s(wiring)
     return 2 * _path_bus_gb_per_s(wiring, a, b)
 
 
 def pair_bus_gb_per_s(wiring: Wiring, a: int, b: int) -> float:
-    """Between two cards, one direction, as nccl-tests would measure it."""
+    """Between two GPUs, one direction, as nccl-tests would measure it."""
     if links := wiring.nvlinks(a, b):
         return links * link_gb_per_s(wiring) * _nvlink_yield(wiring.nvlink_version)
     return _path_bus_gb_per_s(wiring, a, b)
@@ -111,10 +111,10 @@ def _path_bus_gb_per_s(wiring: Wiring, a: int, b: int) -> float:
 
 
 def matrix(
-    wiring: Wiring, pair: Callable[[Wiring, int, int], float] = pair_gb_per_s, cards: Iterable[int] | None = None
+    wiring: Wiring, pair: Callable[[Wiring, int, int], float] = pair_gb_per_s, gpus: Iterable[int] | None = None
 ) -> NDArray[np.float64]:
-    """GB/s of every pair of the cards (all of them when left out); the diagonal is infinite."""
-    chosen = list(range(len(wiring.slots))) if cards is None else list(cards)
+    """GB/s of every pair of the GPUs (all of them when left out); the diagonal is infinite."""
+    chosen = list(range(len(wiring.slots))) if gpus is None else list(gpus)
     out = np.full((len(chosen), len(chosen)), np.inf)
     for i, a in enumerate(chosen):
         for j in range(i):
@@ -125,34 +125,34 @@ def matrix(
 # --- sets -----------------------------------------------------------------------------------------------
 
 
-def set_gb_per_s(wiring: Wiring, cards: Iterable[int]) -> float:
-    """Of a set of cards: its best ring, data-sheet figures."""
-    return _best_ring(wiring, cards, pair_gb_per_s)
+def set_gb_per_s(wiring: Wiring, gpus: Iterable[int]) -> float:
+    """Of a set of GPUs: its best ring, data-sheet figures."""
+    return _best_ring(wiring, gpus, pair_gb_per_s)
 
 
-def set_bus_gb_per_s(wiring: Wiring, cards: Iterable[int]) -> float:
-    """Of a set of cards: its best ring, one direction, as nccl-tests would measure it."""
-    return _best_ring(wiring, cards, pair_bus_gb_per_s)
+def set_bus_gb_per_s(wiring: Wiring, gpus: Iterable[int]) -> float:
+    """Of a set of GPUs: its best ring, one direction, as nccl-tests would measure it."""
+    return _best_ring(wiring, gpus, pair_bus_gb_per_s)
 
 
-def _best_ring(wiring: Wiring, cards: Iterable[int], pair: Callable[[Wiring, int, int], float]) -> float:
-    chosen = sorted(set(cards))
+def _best_ring(wiring: Wiring, gpus: Iterable[int], pair: Callable[[Wiring, int, int], float]) -> float:
+    chosen = sorted(set(gpus))
     if not chosen or not 0 <= chosen[0] <= chosen[-1] < len(wiring.slots):
-        raise errors.Permanent(f"cards {chosen} of a machine with {len(wiring.slots)} cards")
+        raise errors.Permanent(f"GPUs {chosen} of a machine with {len(wiring.slots)} GPUs")
     return float(ring_table(matrix(wiring, pair, chosen))[-1])
 
 
 def ring_table(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For every set of cards, as a bit mask, the weight of the worst link of its best ring.
+    """For every set of GPUs, as a bit mask, the weight of the worst link of its best ring.
 
     `weights` is symmetric, its diagonal is not read. Held and Karp's recurrence with the smallest link in place
-    of the sum: the best path from the lowest card of a set through all of it to card v ends with a step u -> v
+    of the sum: the best path from the lowest GPU of a set through all of it to GPU v ends with a step u -> v
     after the best path through the others to u. Weights are replaced by their ranks, so that the table has one
-    byte per entry. 16 cards: 65,536 sets, a third of a second.
+    byte per entry. 16 GPUs: 65,536 sets, a third of a second.
     """
     n = len(weights)
     if n > MAX_TABLED_GPUS:
-        raise errors.Permanent(f"{n} cards in one node: sets are tabled for at most {MAX_TABLED_GPUS}")
+        raise errors.Permanent(f"{n} GPUs in one node: sets are tabled for at most {MAX_TABLED_GPUS}")
     values = np.unique(weights[~np.eye(n, dtype=bool)])
     rank = (np.searchsorted(values, weights) + 1).astype(np.uint8)
     np.fill_diagonal(rank, 0)
@@ -164,7 +164,7 @@ def ring_table(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     for size in range(2, n + 1):
         layer = masks[sizes == size]
         for v in range(1, n):
-            # v ends the path, so it is in the set and not its lowest card.
+            # v ends the path, so it is in the set and not its lowest GPU.
             ends = layer[(layer >> v & 1 == 1) & (layer & (1 << v) - 1 != 0)]
             path[ends, v] = np.minimum(path[ends ^ (1 << v)], rank[v]).max(axis=1)
 
@@ -180,25 +180,25 @@ def ring_table(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 _NO_LINK_YET: Final = 255
 
 
-# --- network cards --------------------------------------------------------------------------------------
+# --- NICs --------------------------------------------------------------------------------------
 
 _NEAREST_FIRST: Final = (Relation.PIX, Relation.PXB, Relation.PHB, Relation.NODE, Relation.SYS)
 
 
-def nearest_nics(wiring: Wiring, card: int) -> tuple[int, ...]:
-    """The network cards nearest to a card, all of the same distance; none when no distance is known."""
-    relations = [wiring.nic_relation(nic, card) for nic in range(len(wiring.nics))]
+def nearest_nics(wiring: Wiring, gpu: int) -> tuple[int, ...]:
+    """The NICs nearest to a GPU, all of the same distance; none when no distance is known."""
+    relations = [wiring.nic_relation(nic, gpu) for nic in range(len(wiring.nics))]
     for relation in _NEAREST_FIRST:
         if found := tuple(nic for nic, seen in enumerate(relations) if seen is relation):
             return found
     return ()
 
 
-def network_gb_per_s(wiring: Wiring, cards: Iterable[int]) -> float:
-    """What the cards can send beyond the node, one direction at line rate: their nearest network cards together.
+def network_gb_per_s(wiring: Wiring, gpus: Iterable[int]) -> float:
+    """What the GPUs can send beyond the node, one direction at line rate: their nearest NICs together.
 
-    A network card counts once however many cards share it. 0 when a rate or a distance is not known.
+    A NIC counts once however many GPUs share it. 0 when a rate or a distance is not known.
     """
-    used = {nic for card in cards for nic in nearest_nics(wiring, card)}
+    used = {nic for gpu in gpus for nic in nearest_nics(wiring, gpu)}
     rates = [wiring.nics[nic].gbit_per_s for nic in used]
     return sum(rates) / _BITS_PER_BYTE if rates and all(rates) else UNKNOWN_GB_PER_S

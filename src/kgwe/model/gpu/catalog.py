@@ -1,4 +1,4 @@
-"""The GPUs KGWE knows by name: what a card of each model is and can do.
+"""The GPUs KGWE knows by name: what a GPU of each model is and can do.
 
 Figures are those the driver and GPU feature discovery report (memory in whole MiB as nvidia-smi prints it),
 not those of the brochure. A model that is not listed is an error where it is named, never a guess.
@@ -38,7 +38,7 @@ NVLINK_GB_PER_S: Final[Mapping[int, int]] = {2: 25, 3: 25, 4: 25, 5: 50}
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One model of card."""
+    """One model of GPU."""
 
     name: str
     """Our short name, used in fleet models."""
@@ -53,7 +53,7 @@ class GpuModel:
     """Highest SM clock."""
     memory_mhz: int
     nvlink_version: int = 0
-    """0: the card has no NVLink."""
+    """0: the GPU has no NVLink."""
     nvlink_links: int = 0
     geometry: mig.Geometry | None = None
     """How MIG can cut it; None: not at all."""
@@ -70,12 +70,12 @@ class GpuModel:
 
     @property
     def reserved_mib(self) -> int:
-        """Memory the driver keeps for itself: about 0.7 % on data-centre cards."""
+        """Memory the driver keeps for itself: about 0.7 % on data-centre GPUs."""
         return self.memory_mib * 7 // 1000
 
     @property
     def has_memory_temperature(self) -> bool:
-        """HBM has a thermometer; on cards with GDDR the sensor reads nothing."""
+        """HBM has a thermometer; on GPUs with GDDR the sensor reads nothing."""
         return self.memory_mhz < _GDDR_MHZ
 
     @property

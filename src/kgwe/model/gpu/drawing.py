@@ -57,9 +57,9 @@ def _nvlink(wiring: Wiring) -> Iterable[str]:
     version = f" {wiring.nvlink_version}" if wiring.nvlink_version else ""
     if wiring.switch_links:
         yield f"NVLink{version}: {wiring.switch_links} links from every GPU into an NVSwitch"
-        for card, down in enumerate(wiring.links_down):
+        for gpu, down in enumerate(wiring.links_down):
             if down:
-                yield f"  GPU{card}: {down} of them are down"
+                yield f"  GPU{gpu}: {down} of them are down"
     elif wiring.mesh:
         yield f"NVLink{version}: direct links"
         for a, b, links in wiring.mesh:
@@ -78,14 +78,14 @@ def _matrix(wiring: Wiring) -> Iterable[str]:
 
 
 def _rates(wiring: Wiring) -> Iterable[str]:
-    cards = range(len(wiring.slots))
-    if not 1 < len(cards) <= bandwidth.MAX_TABLED_GPUS:
+    gpus = range(len(wiring.slots))
+    if not 1 < len(gpus) <= bandwidth.MAX_TABLED_GPUS:
         return
-    sheet, bus = bandwidth.set_gb_per_s(wiring, cards), bandwidth.set_bus_gb_per_s(wiring, cards)
+    sheet, bus = bandwidth.set_gb_per_s(wiring, gpus), bandwidth.set_bus_gb_per_s(wiring, gpus)
     if sheet <= bandwidth.UNKNOWN_GB_PER_S:
-        yield f"Ring of all {len(cards)} GPUs: not known"
+        yield f"Ring of all {len(gpus)} GPUs: not known"
     else:
-        yield f"Ring of all {len(cards)} GPUs: {sheet:.4g} GB/s by data sheet, about {bus:.4g} GB/s in nccl-tests"
+        yield f"Ring of all {len(gpus)} GPUs: {sheet:.4g} GB/s by data sheet, about {bus:.4g} GB/s in nccl-tests"
 
 
 # --- SVG ------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def to_svg(wiring: Wiring, title: str) -> str:
         f'<title>{escape(title)}</title><rect width="100%" height="100%" fill="#fff"/>',
         f'<text x="{_SIZE / 2}" y="28" text-anchor="middle" font-size="18">{escape(title)}</text>',
         *_edges(wiring, spots),
-        *_cards(wiring, spots),
+        *_gpus(wiring, spots),
         *_legend(),
         "</svg>",
     ]
@@ -140,7 +140,7 @@ def _edges(wiring: Wiring, spots: list[tuple[float, float]]) -> Iterable[str]:
         )
 
 
-def _cards(wiring: Wiring, spots: list[tuple[float, float]]) -> Iterable[str]:
+def _gpus(wiring: Wiring, spots: list[tuple[float, float]]) -> Iterable[str]:
     for number, ((x, y), slot) in enumerate(zip(spots, wiring.slots, strict=True)):
         colour = "#fff" if slot.numa is None else _NUMA_COLOURS[slot.numa % len(_NUMA_COLOURS)]
         where = "" if slot.numa is None else f"NUMA {slot.numa}"

@@ -3,7 +3,7 @@
 Three kinds of fact that change at different speeds:
 
     Machine   what is built in and how it is cut: read at start, after a cut, and now and then
-    Reading   instruments of one card: every few seconds
+    Reading   instruments of one GPU: every few seconds
     Event     something went wrong: as it happens
 """
 
@@ -33,7 +33,7 @@ class Remote(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One NVLink of a card."""
+    """One NVLink of a GPU."""
 
     index: int
     is_up: bool | None
@@ -65,7 +65,7 @@ class MigState:
     is_capable: bool = False
     is_enabled: bool = False
     is_pending: bool = False
-    """The mode that was asked for is not the mode that is on: the card must be reset first."""
+    """The mode that was asked for is not the mode that is on: the GPU must be reset first."""
     instances: tuple[Instance, ...] = ()
 
 
@@ -116,7 +116,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process on a card or on one of its instances."""
+    """A process on a GPU or on one of its instances."""
 
     pid: int
     memory_mib: int | None = None
@@ -142,10 +142,10 @@ class Faults:
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
     retired_pages: int | None = None
-    """Over the life of the card."""
+    """Over the life of the GPU."""
     is_retirement_pending: bool | None = None
     rows_remapped: int | None = None
-    """For uncorrectable errors, over the life of the card."""
+    """For uncorrectable errors, over the life of the GPU."""
     is_remap_pending: bool | None = None
     has_remap_failed: bool | None = None
     pcie_replays: int | None = None
@@ -166,11 +166,11 @@ class Throttle(enum.Flag):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The instruments of one card."""
+    """The instruments of one GPU."""
 
     uuid: str
     util: float | None = None
-    """Share of the time any kernel ran, 0..1; not measured where the card is cut."""
+    """Share of the time any kernel ran, 0..1; not measured where the GPU is cut."""
     memory_util: float | None = None
     memory_used_mib: int | None = None
     memory_total_mib: int | None = None
@@ -205,6 +205,6 @@ class Event:
     """An XID error, as the driver reports it."""
 
     uuid: str
-    """Empty: the driver could not say which card."""
+    """Empty: the driver could not say which GPU."""
     xid: int
     instance_id: int | None = None

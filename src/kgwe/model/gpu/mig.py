@@ -1,6 +1,6 @@
-"""What Multi-Instance GPU can cut a card into.
+"""What Multi-Instance GPU can cut a GPU into.
 
-A card's memory is divided into units (8 on the big cards, 4 on an A30, 12 on an RTX PRO 6000) and its compute
+A GPU's memory is divided into units (8 on the big GPUs, 4 on an A30, 12 on an RTX PRO 6000) and its compute
 into slices (7 or 4). An instance takes a run of units that may begin only at certain places, so whether a
 profile still fits depends on where the others lie, not on how much is free:
 
@@ -11,8 +11,8 @@ profile still fits depends on where the others lie, not on how much is free:
     4g        [           ]                        start 0
     7g        [                           ]        start 0
 
-Names carry compute and memory (`3g.40gb`), so the same geometry has other names on a card of another size.
-`+me` marks the one instance per card that also gets the media engines, `+me.all` the one that gets all of them,
+Names carry compute and memory (`3g.40gb`), so the same geometry has other names on a GPU of another size.
+`+me` marks the one instance per GPU that also gets the media engines, `+me.all` the one that gets all of them,
 `-me` one that has none, `+gfx` one that can draw.
 """
 
@@ -34,7 +34,7 @@ _ALL_MEDIA: Final = "+me.all"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A size an instance may have on one kind of card."""
+    """A size an instance may have on one kind of GPU."""
 
     name: str
     compute: int
@@ -44,7 +44,7 @@ class Profile:
     starts: tuple[int, ...]
     """Where it may begin."""
     limit: int
-    """How many a card can hold at once."""
+    """How many a GPU can hold at once."""
     memory_mib: int
 
     @property
@@ -65,7 +65,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How one kind of card can be cut."""
+    """How one kind of GPU can be cut."""
 
     name: str
     units: int
@@ -82,7 +82,7 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One instance on a card."""
+    """One instance on a GPU."""
 
     profile: Profile
     start: int
@@ -120,7 +120,7 @@ def parse_placement(geometry: Geometry, text: str) -> Placement:
 
 
 def problems(geometry: Geometry, layout: Sequence[Placement]) -> list[str]:
-    """Why a card cannot be cut like this; empty when it can."""
+    """Why a GPU cannot be cut like this; empty when it can."""
     found: list[str] = []
     taken: dict[int, str] = {}
     for placement in layout:
@@ -136,9 +136,9 @@ def problems(geometry: Geometry, layout: Sequence[Placement]) -> list[str]:
     for profile in {placement.profile.name: placement.profile for placement in layout}.values():
         count = sum(placement.profile.name == profile.name for placement in layout)
         if count > profile.limit:
-            found.append(f"{count} x {profile.name} are asked, a card holds {profile.limit}")
+            found.append(f"{count} x {profile.name} are asked, a GPU holds {profile.limit}")
     if sum(placement.profile.has_media for placement in layout) > 1:
-        found.append("only one instance per card can have the media engines (+me)")
+        found.append("only one instance per GPU can have the media engines (+me)")
     # Where all engines are with one instance, a plain neighbour would lack its own.
     if any(placement.profile.name.endswith(_ALL_MEDIA) for placement in layout):
         found += [
@@ -160,10 +160,10 @@ def _geometry(name: str, units: int, compute: int, *profiles: Profile) -> Geomet
 def _geometry_of_eighths(
     name: str, total_mib: int, sizes: tuple[int, int, int, int], memory_mib: Sequence[int] | None = None
 ) -> Geometry:
-    """A card of 8 units and 7 slices; `sizes` are the gigabytes in the names for 1, 2, 4 and 8 units.
+    """A GPU of 8 units and 7 slices; `sizes` are the gigabytes in the names for 1, 2, 4 and 8 units.
 
     `memory_mib` is what the driver reports for those four where that is known; it keeps a little back, so
-    the plain share of the card that stands in for it elsewhere is slightly too much.
+    the plain share of the GPU that stands in for it elsewhere is slightly too much.
     """
     one, two, four, eight = sizes
     share = tuple(memory_mib or (total_mib * units // 8 for units in (1, 2, 4, 8)))

@@ -11,10 +11,10 @@
       </cpu>
     </system>
 
-Cards are numbered as `dev` says, where it does, else in the order of the file. NCCL merges all host bridges of a
+GPUs are numbered as `dev` says, where it does, else in the order of the file. NCCL merges all host bridges of a
 NUMA node, so devices there that share no switch count as NODE, the worse of the two things it can mean. A file
 for NCCL_TOPO_FILE usually leaves NVLink to be discovered: then no NVLink is known here either, and NVLinks that
-lead from a card to itself (as in Azure's NCv4 file) join nothing.
+lead from a GPU to itself (as in Azure's NCv4 file) join nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SWITCH_CLASS: Final = "0x0680"
 _BUS: Final = re.compile(r"([0-9a-fA-F]{4}|[0-9a-fA-F]{8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 _SPEED: Final = re.compile(r"(\d+(?:\.\d+)?) GT/s")
 
-# Compute capability (times ten) from which on cards have this generation of NVLink.
+# Compute capability (times ten) from which on GPUs have this generation of NVLink.
 _NVLINK_VERSION: Final = ((100, 5), (90, 4), (80, 3), (70, 2), (60, 1))
 # GeForce-class Ampere, A40 and A10: links of NVLink 3 at 14.06 GB/s instead of 25.
 _SM_OF_SLOW_LINKS: Final = 86
@@ -51,7 +51,7 @@ _PCIE1_YIELD: Final = 0.8 / 8
 
 _MBIT_PER_GBIT: Final = 1000
 _MOST_DEPTH: Final = 64
-_MOST_CARDS: Final = 64
+_MOST_GPUS: Final = 64
 
 
 @dataclass
@@ -101,19 +101,19 @@ def parse(text: str) -> Wiring:
     if root.tag != "system":
         raise _bad(root.line, f"the file begins with <{root.tag}>, an NCCL topology with <system>")
     devices = list(_devices(root))
-    cards = _cards(devices)
-    switch, down, mesh = _nvlinks(cards)
-    sm = min((gpu.integer("sm", 0) for card in cards for gpu in card.element.all("gpu")), default=0)
+    gpus = _gpus(devices)
+    switch, down, mesh = _nvlinks(gpus)
+    sm = min((gpu.integer("sm", 0) for device in gpus for gpu in device.element.all("gpu")), default=0)
     linked = bool(switch or mesh)
     return Wiring(
-        slots=tuple(Slot(card.bus, card.numa, card.cpus, card.pcie) for card in cards),
+        slots=tuple(Slot(device.bus, device.numa, device.cpus, device.pcie) for device in gpus),
         nvlink_version=next((version for least, version in _NVLINK_VERSION if sm >= least), 0) if linked else 0,
         switch_links=switch,
         mesh=mesh,
         nics=tuple(_nics(devices)),
         links_down=down,
         link_gb_per_s=_SLOW_LINK_GB_PER_S if linked and sm == _SM_OF_SLOW_LINKS else 0.0,
-        pcie_gb_per_s=_slot_gb_per_s(cards),
+        pcie_gb_per_s=_slot_gb_per_s(gpus),
     )
 
 
@@ -150,7 +150,7 @@ def _tree(text: str) -> _Element:
 
 
 def _devices(root: _Element) -> Iterator[_Device]:
-    """Every PCI device and every network card without one, with its place."""
+    """Every PCI device and every NIC without one, with its place."""
     for cpu in root.children:
         if cpu.tag != "cpu":
             continue
@@ -174,22 +174,22 @@ def _walk(element: _Element, numa: int | None, cpus: str, path: PciePath) -> Ite
         yield from _walk(child, numa, cpus, here)
 
 
-def _cards(devices: Sequence[_Device]) -> list[_Device]:
+def _gpus(devices: Sequence[_Device]) -> list[_Device]:
     found = [device for device in devices if _is_gpu(device.element)]
     if not found:
         raise errors.Permanent(
-            "NCCL topology: no GPU in the file (some clouds' files list switches and network cards only);"
+            "NCCL topology: no GPU in the file (some clouds' files list switches and NICs only);"
             " dump a whole one on the machine with NCCL_TOPO_DUMP_FILE"
         )
-    if len(found) > _MOST_CARDS:
+    if len(found) > _MOST_GPUS:
         raise errors.Permanent(f"NCCL topology: {len(found)} GPUs in one machine")
-    buses = [card.bus for card in found]
-    for card in found:
-        if buses.count(card.bus) > 1:
-            raise _bad(card.element.line, f"two devices at {card.bus}")
-    numbers = [next((gpu.integer("dev", -1) for gpu in card.element.all("gpu")), -1) for card in found]
+    buses = [device.bus for device in found]
+    for device in found:
+        if buses.count(device.bus) > 1:
+            raise _bad(device.element.line, f"two devices at {device.bus}")
+    numbers = [next((gpu.integer("dev", -1) for gpu in device.element.all("gpu")), -1) for device in found]
     if min(numbers) >= 0 and len(set(numbers)) == len(numbers):
-        return [card for _, card in sorted(zip(numbers, found, strict=True), key=lambda pair: pair[0])]
+        return [device for _, device in sorted(zip(numbers, found, strict=True), key=lambda pair: pair[0])]
     return found
 
 
@@ -210,13 +210,13 @@ def _nics(devices: Sequence[_Device]) -> Iterator[Nic]:
             yield Nic(device.bus, 0, device.numa, device.pcie)
 
 
-def _nvlinks(cards: Sequence[_Device]) -> tuple[int, tuple[int, ...], tuple[tuple[int, int, int], ...]]:
+def _nvlinks(gpus: Sequence[_Device]) -> tuple[int, tuple[int, ...], tuple[tuple[int, int, int], ...]]:
     """(links into the NVSwitch, how many of them each GPU lacks, direct links)."""
-    index = {card.bus: i for i, card in enumerate(cards)}
-    up = [_links_into_switch(card.element) for card in cards]
+    index = {gpu.bus: i for i, gpu in enumerate(gpus)}
+    up = [_links_into_switch(gpu.element) for gpu in gpus]
     direct: dict[tuple[int, int], int] = {}
-    for a, card in enumerate(cards):
-        for link in card.element.all("nvlink"):
+    for a, gpu in enumerate(gpus):
+        for link in gpu.element.all("nvlink"):
             if not _leads_to_switch(link) and (b := index.get(_long_bus(link, "target"))) is not None and b != a:
                 pair = (min(a, b), max(a, b))
                 direct[pair] = max(direct.get(pair, 0), link.integer("count", 0))
@@ -243,13 +243,13 @@ def _leads_to_switch(link: _Element) -> bool:
     return link.attributes.get("tclass", "").startswith(_SWITCH_CLASS)
 
 
-def _slot_gb_per_s(cards: Sequence[_Device]) -> float:
-    """The slowest card's slot; 0 when one of them is not known."""
+def _slot_gb_per_s(gpus: Sequence[_Device]) -> float:
+    """The slowest GPU's slot; 0 when one of them is not known."""
     rates = []
-    for card in cards:
-        speed = _SPEED.match(card.element.attributes.get("link_speed", ""))
+    for gpu in gpus:
+        speed = _SPEED.match(gpu.element.attributes.get("link_speed", ""))
         rate = float(speed[1]) if speed else 0.0
-        width = card.element.integer("link_width", 0)
+        width = gpu.element.integer("link_width", 0)
         rates.append(rate * width * (_PCIE3_YIELD if rate >= _PCIE3_GT_PER_S else _PCIE1_YIELD))
     return min(rates)
 

@@ -18,7 +18,7 @@ _BRIDGE: Final = frozenset({Relation.PIX, Relation.PXB, Relation.PHB})
 
 
 def pcie_paths(wiring: Wiring) -> tuple[tuple[PciePath, ...], tuple[PciePath, ...]]:
-    """Paths of the GPUs and of the network cards: host bridge (rc0), then switches (sw0).
+    """Paths of the GPUs and of the NICs: host bridge (rc0), then switches (sw0).
 
     Where the paths themselves are known, they are only renamed. Otherwise devices are grouped by what is known of the
     pairs. A device of which nothing is known has an empty path.
@@ -30,7 +30,7 @@ def pcie_paths(wiring: Wiring) -> tuple[tuple[PciePath, ...], tuple[PciePath, ..
 
 
 def _relation(wiring: Wiring, a: int, b: int) -> Relation:
-    """Between two devices, GPUs first; two network cards are not related by any table."""
+    """Between two devices, GPUs first; two NICs are not related by any table."""
     a, b = min(a, b), max(a, b)
     gpus = len(wiring.slots)
     if b < gpus:

@@ -10,13 +10,13 @@
 
 The text reaches us in every state: straight from the tool with tabs and underlining, or copied through a chat
 with the tabs turned into spaces, a prompt before it and the legend cut off. So cells are words, whatever is
-between them; everything before the heading and after the rows is skipped, but for the names of network cards.
+between them; everything before the heading and after the rows is skipped, but for the names of NICs.
 Affinity columns may be missing, empty, or `N/A`. Only tabs tell which cell is empty; in a row with spaces and too few
 affinities, all of them stay unknown.
 
 What the table does not say stays unknown: bus ids, the generation of NVLink (give the model of the GPU if you
-know it), and the PCIe path under an NVLink. Part of the last can be told from the network cards: two GPUs that
-are each one switch away from the same network card share that switch.
+know it), and the PCIe path under an NVLink. Part of the last can be told from the NICs: two GPUs that
+are each one switch away from the same NIC share that switch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WORDS: Final = {
     "N/A": Relation.UNKNOWN,
 }
 
-# No card has more NVLinks than this (H100, B200): where more seem to lead away from one, a switch is between.
+# No GPU has more NVLinks than this (H100, B200): where more seem to lead away from one, a switch is between.
 _MOST_LINKS: Final = 18
 
 
@@ -154,7 +154,7 @@ def _between_gpus(rows: Sequence[_Row], gpus: Sequence[int]) -> tuple[list[list[
             if cell != mirrored:
                 raise _bad(row.line, f"{row.name} to {rows[b].name} is {cell}, the other way round {mirrored}")
             if (cell == "X") is not (a == b):
-                raise _bad(row.line, f"{row.name} to {rows[b].name} is {cell!r}; X is for a card and itself")
+                raise _bad(row.line, f"{row.name} to {rows[b].name} is {cell!r}; X is for a GPU and itself")
             if nvlink := _NVLINK.fullmatch(cell):
                 links[a, b] = int(nvlink[1])
             else:
@@ -188,15 +188,15 @@ class _NvLinks:
     mesh: tuple[tuple[int, int, int], ...] = ()
 
 
-def _nvlinks(cards: int, links: dict[tuple[int, int], int], model: GpuModel | None) -> _NvLinks:
-    """Direct links or a switch: the table shows both alike, but a card has only so many links.
+def _nvlinks(gpus: int, links: dict[tuple[int, int], int], model: GpuModel | None) -> _NvLinks:
+    """Direct links or a switch: the table shows both alike, but a GPU has only so many links.
 
-    Through a switch every pair has the links of the poorer of its two cards.
+    Through a switch every pair has the links of the poorer of its two GPUs.
     """
     most = (model.nvlink_links if model else 0) or _MOST_LINKS
-    up = [max((links.get((a, b), 0) for b in range(cards) if b != a), default=0) for a in range(cards)]
-    leaving = max((sum(links.get((a, b), 0) for b in range(cards)) for a in range(cards)), default=0)
-    switched = all(links.get((a, b), 0) == min(up[a], up[b]) for a in range(cards) for b in range(cards) if a != b)
+    up = [max((links.get((a, b), 0) for b in range(gpus) if b != a), default=0) for a in range(gpus)]
+    leaving = max((sum(links.get((a, b), 0) for b in range(gpus)) for a in range(gpus)), default=0)
+    switched = all(links.get((a, b), 0) == min(up[a], up[b]) for a in range(gpus) for b in range(gpus) if a != b)
     if leaving > most and switched:
         down = tuple(max(up) - own for own in up)
         return _NvLinks(switch=max(up), down=down if any(down) else ())
@@ -206,9 +206,9 @@ def _nvlinks(cards: int, links: dict[tuple[int, int], int], model: GpuModel | No
 def _under_nvlink(
     seen: list[list[Relation]], nics_seen: tuple[tuple[Relation, ...], ...]
 ) -> tuple[tuple[Relation, ...], ...]:
-    """Fill in the PCIe paths that the network cards give away: the best that is certain."""
-    cards = range(len(seen))
-    hidden = [(a, b) for a in cards for b in cards if a != b and seen[a][b] is Relation.UNKNOWN]
+    """Fill in the PCIe paths that the NICs give away: the best that is certain."""
+    gpus = range(len(seen))
+    hidden = [(a, b) for a in gpus for b in gpus if a != b and seen[a][b] is Relation.UNKNOWN]
     for reach in (frozenset({Relation.PXB, Relation.PIX}), frozenset({Relation.PIX})):
         for a, b in hidden:
             if any(nic[a] in reach and nic[b] in reach for nic in nics_seen):

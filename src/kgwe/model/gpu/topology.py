@@ -1,9 +1,9 @@
 """How the GPUs of one machine are wired to each other.
 
-Nodes built alike share one immutable `Wiring`. Two cards are related by the best path between them, in the
+Nodes built alike share one immutable `Wiring`. Two GPUs are related by the best path between them, in the
 words of `nvidia-smi topo -m`, best first:
 
-    NVn   n NVLinks, direct or through an NVSwitch that joins every card to every other
+    NVn   n NVLinks, direct or through an NVSwitch that joins every GPU to every other
     PIX   one PCIe switch above both
     PXB   several PCIe switches, but no host bridge
     PHB   the host bridge of the CPU
@@ -38,20 +38,20 @@ class Relation(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where one card sits."""
+    """Where one GPU sits."""
 
     bus: str
     """PCI bus id in the driver's long form, `00000000:1B:00.0`."""
     numa: int | None = None
     """None: not known, which is not the same as node 0."""
     cpus: str = ""
-    """CPUs near the card, `0-55,112-167`."""
+    """CPUs near the GPU, `0-55,112-167`."""
     pcie: PciePath = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A network card."""
+    """A NIC."""
 
     name: str
     gbit_per_s: int
@@ -64,45 +64,45 @@ class Nic:
 
 @dataclass(frozen=True)
 class Wiring:
-    """The cards of a machine and everything between them."""
+    """The GPUs of a machine and everything between them."""
 
     slots: tuple[Slot, ...]
     nvlink_version: int = 0
     switch_links: int = 0
-    """Links from every card into the NVSwitch fabric; 0: no NVSwitch."""
+    """Links from every GPU into the NVSwitch fabric; 0: no NVSwitch."""
     mesh: tuple[tuple[int, int, int], ...] = ()
-    """Direct NVLinks: (card, card, links), each pair once."""
+    """Direct NVLinks: (GPU, GPU, links), each pair once."""
     nics: tuple[Nic, ...] = ()
     links_down: tuple[int, ...] = ()
-    """Per card, links into the NVSwitch fabric that do not work; empty: all do."""
+    """Per GPU, links into the NVSwitch fabric that do not work; empty: all do."""
     link_gb_per_s: float = 0.0
     """One NVLink in one direction, where the source says it; 0: what is usual for the generation."""
     pcie_gb_per_s: float = 0.0
-    """A card's PCIe slot in one direction; 0: not known."""
+    """A GPU's PCIe slot in one direction; 0: not known."""
     seen: tuple[tuple[Relation, ...], ...] = ()
-    """Per pair of cards, the PCIe path a tool reported; where it did, the slots' places are not asked."""
+    """Per pair of GPUs, the PCIe path a tool reported; where it did, the slots' places are not asked."""
     nics_seen: tuple[tuple[Relation, ...], ...] = ()
-    """Per network card and GPU, likewise."""
+    """Per NIC and GPU, likewise."""
 
     @cached_property
     def _direct(self) -> dict[tuple[int, int], int]:
         return {pair: links for a, b, links in self.mesh for pair in ((a, b), (b, a))}
 
     def nvlinks(self, a: int, b: int) -> int:
-        """How many NVLinks join two cards; through a switch a card's every link reaches every peer."""
+        """How many NVLinks join two GPUs; through a switch a GPU's every link reaches every peer."""
         if a == b:
             return 0
         if self.switch_links:
             return min(self.links_up(a), self.links_up(b))
         return self._direct.get((a, b), 0)
 
-    def links_up(self, card: int) -> int:
-        """Links of the card into the NVSwitch fabric that work."""
-        return self.switch_links - (self.links_down[card] if self.links_down else 0)
+    def links_up(self, gpu: int) -> int:
+        """Links of the GPU into the NVSwitch fabric that work."""
+        return self.switch_links - (self.links_down[gpu] if self.links_down else 0)
 
-    def peers(self, card: int) -> dict[int, int]:
-        """card -> links, for direct NVLinks; a switch has no peers, it has everyone."""
-        return {b: links for (a, b), links in sorted(self._direct.items()) if a == card}
+    def peers(self, gpu: int) -> dict[int, int]:
+        """GPU -> links, for direct NVLinks; a switch has no peers, it has everyone."""
+        return {b: links for (a, b), links in sorted(self._direct.items()) if a == gpu}
 
     def relation(self, a: int, b: int) -> Relation:
         if a == b:
@@ -110,7 +110,7 @@ class Wiring:
         return Relation.NVLINK if self.nvlinks(a, b) else self.pcie_relation(a, b)
 
     def pcie_relation(self, a: int, b: int) -> Relation:
-        """The path between two cards that a transfer without NVLink takes."""
+        """The path between two GPUs that a transfer without NVLink takes."""
         if a == b:
             return Relation.SELF
         if self.seen and self.seen[a][b] is not Relation.UNKNOWN:
@@ -118,16 +118,16 @@ class Wiring:
         one, other = self.slots[a], self.slots[b]
         return path_between(one.pcie, one.numa, other.pcie, other.numa)
 
-    def nic_relation(self, nic: int, card: int) -> Relation:
-        if self.nics_seen and self.nics_seen[nic][card] is not Relation.UNKNOWN:
-            return self.nics_seen[nic][card]
-        one, other = self.nics[nic], self.slots[card]
+    def nic_relation(self, nic: int, gpu: int) -> Relation:
+        if self.nics_seen and self.nics_seen[nic][gpu] is not Relation.UNKNOWN:
+            return self.nics_seen[nic][gpu]
+        one, other = self.nics[nic], self.slots[gpu]
         return path_between(one.pcie, one.numa, other.pcie, other.numa)
 
     def matrix(self) -> list[list[str]]:
         """The table `nvidia-smi topo -m` prints."""
-        cards = range(len(self.slots))
-        return [[self._cell(a, b) for b in cards] for a in cards]
+        gpus = range(len(self.slots))
+        return [[self._cell(a, b) for b in gpus] for a in gpus]
 
     def _cell(self, a: int, b: int) -> str:
         relation = self.relation(a, b)

@@ -1,6 +1,6 @@
 """The health of a GPU: what is wrong with it, how bad that is, and what an operator should do about it.
 
-Watch     all that is known of one card's health, from events, readings and links
+Watch     all that is known of one GPU's health, from events, readings and links
 Trouble   one thing that is wrong with it now, and how it ends
 Verdict   what follows: state, reason, what to do
 
@@ -36,7 +36,7 @@ class HealthState(enum.StrEnum):
 _BADNESS: Final = (HealthState.HEALTHY, HealthState.DEGRADED, HealthState.UNKNOWN, HealthState.UNHEALTHY)
 _DEMAND: Final = (Action.NONE, Action.RESTART_APPLICATION, Action.RESET, Action.RESTART_NODE, Action.REPLACE)
 
-#: what one error makes of a card that was well
+#: what one error makes of a GPU that was well
 STATES: Final[Mapping[XidClass, HealthState]] = {
     XidClass.FATAL: HealthState.UNHEALTHY,
     XidClass.CONTAINED: HealthState.DEGRADED,
@@ -48,18 +48,18 @@ STATES: Final[Mapping[XidClass, HealthState]] = {
 NOT_READ: Final = "NotReadYet"
 SILENT: Final = "DriverSilent"
 LINK_DOWN: Final = "NVLinkDown"
-#: contained errors that repeat until the card is condemned
+#: contained errors that repeat until the GPU is condemned
 REPEATED_CONTAINED: Final = "RepeatedContainedErrors"
 
 
 def is_in_service(state: str) -> bool:
-    """Whether a card of this state may be given work; what is not known is not refused."""
+    """Whether a GPU of this state may be given work; what is not known is not refused."""
     return state != HealthState.UNHEALTHY
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Thresholds and times. All times are counted while the card was watched, never while nobody looked."""
+    """Thresholds and times. All times are counted while the GPU was watched, never while nobody looked."""
 
     longest_step_s: float = 15.0
     """What one step of the clock counts at most: a leap, or a night of suspension, neither heals nor condemns."""
@@ -68,14 +68,14 @@ class Policy:
     quiet_s: float = 300.0
     """What went wrong is over when it was not seen for so long; for heat, links and slow memory."""
     contained_quiet_s: float = 3600.0
-    """The same for contained errors, uncorrected memory and a card that was lost and is back."""
+    """The same for contained errors, uncorrected memory and a GPU that was lost and is back."""
     hot_s: float = 60.0
     """As hot as where the hardware slows itself down, for so long: it is overheated …"""
     cool_by_c: int = 10
     """… until it is so much cooler than that."""
     window_s: float = 3600.0
     contained_most: int = 3
-    """So many contained errors in the window, and the card goes out of service until it is reset."""
+    """So many contained errors in the window, and the GPU goes out of service until it is reset."""
     flaps_most: int = 4
     """So many times up or down in the window, and a link flaps."""
     corrected_most: float = 1000.0
@@ -94,7 +94,7 @@ DEFAULTS: Final = Policy()
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One thing that is wrong with a card now."""
+    """One thing that is wrong with a GPU now."""
 
     reason: str
     message: str
@@ -153,14 +153,14 @@ class LinkWatch:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """All that is known of one card's health."""
+    """All that is known of one GPU's health."""
 
     wall_s: float
     """The clock as it was last told."""
     clock_s: float
     """The same without leaps."""
     listened_s: float = 0.0
-    """How long the card was listened to in all: the only time that heals."""
+    """How long the GPU was listened to in all: the only time that heals."""
     heard_s: float | None = None
     """When it last answered, by `clock_s`."""
     troubles: tuple[Trouble, ...] = ()
@@ -212,7 +212,7 @@ class Verdict:
     since_s: float
     last_xid: int | None
     latched_j: float | None
-    """While nothing but a reset helps: the card's energy counter when that began; None otherwise or not known."""
+    """While nothing but a reset helps: the GPU's energy counter when that began; None otherwise or not known."""
 
 
 def verdict(watch: Watch) -> Verdict:
@@ -223,9 +223,9 @@ def verdict(watch: Watch) -> Verdict:
         if others := len(watch.troubles) - 1:
             message += f"; {others} more"
     elif watch.state is HealthState.UNKNOWN and watch.heard_s is None:
-        reason, message = NOT_READ, "the card has not been read yet"
+        reason, message = NOT_READ, "the GPU has not been read yet"
     elif watch.state is HealthState.UNKNOWN:
-        reason, message = SILENT, "the driver does not answer for the card"
+        reason, message = SILENT, "the driver does not answer for the GPU"
     is_latched = any(trouble.until_reset for trouble in watch.troubles)
     return Verdict(
         state=watch.state,

@@ -1,4 +1,4 @@
-"""How far a card, a link, a node or a domain can be relied on: 0..1, where 1.0 is "no trouble is known".
+"""How far a GPU, a link, a node or a domain can be relied on: 0..1, where 1.0 is "no trouble is known".
 
 Every incident costs demerits, by how far it reached (`Weight`), and demerits halve every `HALF_LIFE_S`:
 
@@ -7,11 +7,11 @@ Every incident costs demerits, by how far it reached (`Weight`), and demerits ha
 
 so scores multiply where demerits add, as chances of independent mishaps do:
 
-    card     its own demerits and those of its links
-    node     its own demerits and those of its cards: work that fills the node needs all of them
+    GPU     its own demerits and those of its links
+    node     its own demerits and those of its GPUs: work that fills the node needs all of them
     domain   the mean over its nodes, so that a large domain is not worse for being large (`kgwe.placement.gang.score`)
 
-A card nobody has watched before scores 1.0: new hardware is not suspected, and a fleet without any agent is as it was.
+A GPU nobody has watched before scores 1.0: new hardware is not suspected, and a fleet without any agent is as it was.
 One number and its time hold the whole past, so it survives a restart in a few bytes.
 """
 
@@ -42,7 +42,7 @@ class Weight(float, enum.Enum):
     """Demerits of one incident."""
 
     FATAL = 1.0
-    """A card went out of service."""
+    """A GPU went out of service."""
     CONTAINED = 0.25
     """Memory failed under one process, or will be mended at the next reset; a link is down or flaps."""
     SLOW = 0.1

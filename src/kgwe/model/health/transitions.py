@@ -1,16 +1,16 @@
-"""How a card's health follows from what is seen of it: one pure step per event, reading, look at the links, or reset.
+"""How a GPU's health follows from what is seen of it: one pure step per event, reading, look at the links, or reset.
 
     watch = on_xid(watch, 79, now_s)            at once
     watch = on_reading(watch, reading, now_s)   every few seconds; nothing else heals
     watch = on_links(watch, links, now_s)       whenever the machine is read
     watch = on_silence(watch, now_s)            when the driver did not answer
-    watch = on_reset(watch, now_s)              the card was reset, or its driver reloaded
+    watch = on_reset(watch, now_s)              the GPU was reset, or its driver reloaded
 
 What is promised, whatever the clock does:
 
     into trouble at once (heat: after a while), out of it only after having been listened to for a quiet time
     a fatal error stays until a reset, which an energy counter that starts anew also shows
-    silence never heals: a card that said nothing is Unknown until it speaks
+    silence never heals: a GPU that said nothing is Unknown until it speaks
     a step of the clock counts `longest_step_s` at most, and a step back nothing
     events of one moment give the same state and reason in any order
     all that is kept is bounded
@@ -60,7 +60,7 @@ _SLACK_J: Final = 1.0
 
 
 def on_xid(watch: Watch, number: int, now_s: float, policy: Policy = DEFAULTS) -> Watch:
-    """The driver reported an XID error on the card."""
+    """The driver reported an XID error on the GPU."""
     xid = look_up(number)
     watch = _last_xid(_advance(watch, now_s, policy), xid)
     weight = WEIGHTS[xid.xid_class]
@@ -78,10 +78,10 @@ def on_xid(watch: Watch, number: int, now_s: float, policy: Policy = DEFAULTS) -
 
 
 def on_reading(watch: Watch, reading: Reading, now_s: float, policy: Policy = DEFAULTS) -> Watch:
-    """The instruments of the card. A reading in which nothing is known is no answer."""
+    """The instruments of the GPU. A reading in which nothing is known is no answer."""
     watch = _advance(watch, now_s, policy)
     if reading.is_lost:
-        message = "the driver has lost the card"
+        message = "the driver has lost the GPU"
         trouble = Trouble(
             "GPULost", message, HealthState.UNHEALTHY, Action.RESTART_NODE, quiet_s=policy.contained_quiet_s
         )
@@ -122,7 +122,7 @@ def on_silence(watch: Watch, now_s: float, policy: Policy = DEFAULTS) -> Watch:
 
 
 def on_reset(watch: Watch, now_s: float, policy: Policy = DEFAULTS) -> Watch:
-    """The card was reset: what was wrong is over unless it shows again, and it has to speak first."""
+    """The GPU was reset: what was wrong is over unless it shows again, and it has to speak first."""
     return _settle(_clear_after_reset(_advance(watch, now_s, policy)), policy)
 
 
@@ -184,7 +184,7 @@ def _remove_healed(watch: Watch) -> Watch:
 
 
 def _count_contained(watch: Watch, policy: Policy) -> Watch:
-    """One more contained error; too many of them condemn the card."""
+    """One more contained error; too many of them condemn the GPU."""
     times = _keep_since(watch.contained_s, watch.clock_s - policy.window_s)
     # One failure of memory is told in several ways at once.
     if not times or watch.clock_s - times[-1] >= policy.same_s:
@@ -198,7 +198,7 @@ def _count_contained(watch: Watch, policy: Policy) -> Watch:
 
 
 def _record_incident(watch: Watch, incident: Incident, weight: float, policy: Policy) -> Watch:
-    """Write the incident down, and charge it to the card or to its link."""
+    """Write the incident down, and charge it to the GPU or to its link."""
     past, link = watch.incidents, incident.link
     last = next((each for each in reversed(past) if each.key == incident.key), None)
     if last is not None and watch.clock_s - last.seen_s < policy.same_s:
@@ -237,7 +237,7 @@ def _clear_after_reset(watch: Watch) -> Watch:
 
 
 def _check_energy(watch: Watch, energy_j: float | None) -> Watch:
-    """A counter that starts anew shows that the card was reset; one odd reading shows nothing."""
+    """A counter that starts anew shows that the GPU was reset; one odd reading shows nothing."""
     if energy_j is None:
         return watch
     known = [each for each in (watch.energy_j, watch.latched_j) if each is not None]
@@ -307,7 +307,7 @@ def _check_memory(watch: Watch, faults: Faults, policy: Policy) -> Watch:
 
 
 def _check_pending(faults: Faults, policy: Policy) -> Iterable[tuple[Trouble, float]]:
-    """What the card itself says of its memory."""
+    """What the GPU itself says of its memory."""
     quiet_s = policy.quiet_s
     if faults.has_remap_failed:
         words = "a bad row of memory could not be replaced"

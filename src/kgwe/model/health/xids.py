@@ -1,9 +1,9 @@
-"""XID errors: what each number of the driver means for the card, and what it asks for. The only such table.
+"""XID errors: what each number of the driver means for the GPU, and what it asks for. The only such table.
 
 The actions are those of NVIDIA's catalogue ("resolution bucket, immediate action"; where it points to a workflow or to
 support, what takes the least risk): https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 One number follows the practice of NVIDIA's device plugin (internal/rm/health.go) instead: 109, which the catalogue
-answers with a reset and the plugin blames on the application. A number that is not listed takes the card out of
+answers with a reset and the plugin blames on the application. A number that is not listed takes the GPU out of
 service, as with the plugin: nobody has said that it is harmless.
 """
 
@@ -20,11 +20,11 @@ class XidClass(enum.StrEnum):
     """How far an error reaches."""
 
     FATAL = "Fatal"
-    """The card cannot be trusted until it is reset or its driver reloaded: out of service."""
+    """The GPU cannot be trusted until it is reset or its driver reloaded: out of service."""
     CONTAINED = "Contained"
     """It hit a part of the memory or one process and the rest works on: in service, not for long work."""
     APPLICATION = "Application"
-    """A program caused it: the card is well."""
+    """A program caused it: the GPU is well."""
     INFORMATIONAL = "Informational"
     """Nothing to do about it."""
 
@@ -56,7 +56,7 @@ _NONE, _RESTART, _RESET = Action.NONE, Action.RESTART_APPLICATION, Action.RESET
 
 def _table() -> dict[int, Xid]:
     rows = [
-        Xid(8, _APPLICATION, "GPUStoppedProcessing", "work on the card ran into a time limit", _RESTART),
+        Xid(8, _APPLICATION, "GPUStoppedProcessing", "work on the GPU ran into a time limit", _RESTART),
         Xid(11, _APPLICATION, "InvalidPushBuffer", "a program sent a broken command stream", _RESTART),
         Xid(13, _APPLICATION, "GraphicsEngineException", "a kernel did something illegal", _RESTART),
         Xid(25, _APPLICATION, "InvalidPushBuffer", "a program sent a broken command stream", _RESTART),
@@ -67,11 +67,11 @@ def _table() -> dict[int, Xid]:
         Xid(43, _APPLICATION, "GPUStoppedProcessing", "a program's work was stopped after its own error", _RESTART),
         Xid(44, _INFORMATIONAL, "GraphicsEngineFault", "a fault while work was switched", _NONE),
         Xid(45, _APPLICATION, "PreemptiveCleanup", "a program's work was cleaned up after an earlier error", _RESTART),
-        Xid(46, _FATAL, "GPUStoppedProcessing", "the card does not answer in time", _RESET),
+        Xid(46, _FATAL, "GPUStoppedProcessing", "the GPU does not answer in time", _RESET),
         Xid(48, _FATAL, "DoubleBitECCError", "memory could not be corrected", _RESET),
         Xid(54, _FATAL, "NoAuxiliaryPower", "auxiliary power is not connected", Action.REPLACE),
-        Xid(61, _FATAL, "InternalMicrocontrollerBreakpoint", "the power controller of the card stopped", _RESET),
-        Xid(62, _FATAL, "InternalMicrocontrollerHalt", "the power controller of the card halted", _RESET),
+        Xid(61, _FATAL, "InternalMicrocontrollerBreakpoint", "the power controller of the GPU stopped", _RESET),
+        Xid(62, _FATAL, "InternalMicrocontrollerHalt", "the power controller of the GPU halted", _RESET),
         Xid(63, _CONTAINED, "RowRemappingEvent", "a bad row of memory will be replaced at the next reset", _NONE),
         Xid(64, _FATAL, "RowRemappingFailure", "a bad row of memory could not be replaced", _RESET),
         Xid(66, _INFORMATIONAL, "IllegalDriverAccess", "the driver touched a register it may not", _NONE),
@@ -79,24 +79,24 @@ def _table() -> dict[int, Xid]:
         Xid(69, _APPLICATION, "GraphicsEngineClassError", "a program used the engine wrongly", _RESTART),
         Xid(74, _FATAL, "NVLinkError", "an NVLink failed under traffic", _RESET),
         Xid(78, _INFORMATIONAL, "VGPUStartError", "a virtual GPU did not start", _NONE),
-        Xid(79, _FATAL, "FallenOffTheBus", "the card does not answer on PCIe any more", Action.RESTART_NODE),
-        Xid(80, _APPLICATION, "CorruptedPushBuffer", "data came broken to the card", _RESTART),
+        Xid(79, _FATAL, "FallenOffTheBus", "the GPU does not answer on PCIe any more", Action.RESTART_NODE),
+        Xid(80, _APPLICATION, "CorruptedPushBuffer", "data came broken to the GPU", _RESTART),
         Xid(92, _CONTAINED, "HighSingleBitECCErrorRate", "memory is corrected far more often than usual", _NONE),
-        Xid(93, _INFORMATIONAL, "InfoROMWearLimit", "the card's own record is written too often", _NONE),
+        Xid(93, _INFORMATIONAL, "InfoROMWearLimit", "the GPU's own record is written too often", _NONE),
         Xid(94, _CONTAINED, "ContainedMemoryError", "memory failed under one process, which ends", _RESTART),
         Xid(95, _FATAL, "UncontainedMemoryError", "memory failed, and what used it is not known", _RESET),
         Xid(106, _INFORMATIONAL, "TestMessage", "a test of the management bus", _NONE),
         Xid(107, _INFORMATIONAL, "TestMessage", "a test of the management bus", _NONE),
         Xid(109, _APPLICATION, "ContextSwitchTimeout", "a program's work could not be switched away", _RESTART),
-        Xid(110, _FATAL, "SecurityFault", "a check of the card's security failed", _RESET),
-        Xid(119, _FATAL, "GSPTimeout", "the card's system processor does not answer", _RESET),
-        Xid(120, _FATAL, "GSPError", "the card's system processor failed", _RESET),
+        Xid(110, _FATAL, "SecurityFault", "a check of the GPU's security failed", _RESET),
+        Xid(119, _FATAL, "GSPTimeout", "the GPU's system processor does not answer", _RESET),
+        Xid(120, _FATAL, "GSPError", "the GPU's system processor failed", _RESET),
         Xid(121, _CONTAINED, "C2CError", "the link between GPU and CPU was corrected", _NONE),
         Xid(136, _FATAL, "NVLinkTrainingFailed", "an NVLink did not come up", _RESET),
         Xid(137, _INFORMATIONAL, "NVLinkPrivilegeError", "a peer asked for memory that it may not see", _NONE),
         Xid(140, _FATAL, "UnrecoveredECCError", "memory could not be corrected and was not recovered", _RESET),
         Xid(141, _INFORMATIONAL, "FastPathError", "a short cut of CUDA was not taken", _NONE),
-        Xid(143, _FATAL, "InitializationError", "the card did not start", _RESET),
+        Xid(143, _FATAL, "InitializationError", "the GPU did not start", _RESET),
         Xid(
             151, _FATAL, "KeyRotationError", "keys of confidential computing could not be changed", Action.RESTART_NODE
         ),
@@ -104,16 +104,16 @@ def _table() -> dict[int, Xid]:
         Xid(155, _FATAL, "NVLinkSoftwareError", "the driver gave an NVLink up", _RESET),
         Xid(156, _CONTAINED, "ResourceRetirement", "a bad part will be retired at the next reset", _RESET),
         Xid(157, _CONTAINED, "ResourceRetirementFailure", "a bad part could not be retired", _NONE),
-        Xid(158, _FATAL, "FatalTimeout", "the card hangs", _RESET),
+        Xid(158, _FATAL, "FatalTimeout", "the GPU hangs", _RESET),
         Xid(160, _CONTAINED, "ChannelRetirement", "a channel of memory will be retired at the next reset", _NONE),
         Xid(161, _CONTAINED, "ChannelRetirementFailure", "a channel of memory could not be retired", _NONE),
         Xid(162, _INFORMATIONAL, "PowerSmoothing", "power smoothing is on again", _NONE),
         Xid(163, _INFORMATIONAL, "PowerSmoothing", "power smoothing is off", _NONE),
         Xid(164, _INFORMATIONAL, "PowerSmoothing", "power smoothing wears out", _NONE),
         Xid(165, _INFORMATIONAL, "PowerSmoothing", "power smoothing is worn out", _NONE),
-        Xid(167, _FATAL, "PCIeFatalTimeout", "the card does not answer on PCIe", Action.RESTART_NODE),
-        Xid(168, _CONTAINED, "ReducedMemory", "the card lost a part of its memory", _NONE),
-        Xid(169, _FATAL, "InternalMicrocontrollerHalt", "the security controller of the card halted", _RESET),
+        Xid(167, _FATAL, "PCIeFatalTimeout", "the GPU does not answer on PCIe", Action.RESTART_NODE),
+        Xid(168, _CONTAINED, "ReducedMemory", "the GPU lost a part of its memory", _NONE),
+        Xid(169, _FATAL, "InternalMicrocontrollerHalt", "the security controller of the GPU halted", _RESET),
         Xid(171, _CONTAINED, "UncorrectableDRAMError", "tells more of an error of the memory", _NONE),
         Xid(172, _CONTAINED, "UncorrectableSRAMError", "tells more of an error of the memory", _NONE),
     ]

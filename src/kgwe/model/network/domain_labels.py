@@ -37,7 +37,7 @@ class Labels:
         return tuple(level.name for level in self.levels)
 
     def place(self, node: str, labels: Mapping[str, str], gb_per_s: float | None = None) -> domains.Place:
-        """Where the labels put the node; `gb_per_s` is what its network cards carry, one direction."""
+        """Where the labels put the node; `gb_per_s` is what its NICs carry, one direction."""
         from kgwe.model.network import domains  # noqa: PLC0415 - imports NumPy, which readers of API types do without
 
         path = tuple(_first(labels, level.keys) for level in self.levels)

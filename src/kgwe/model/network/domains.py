@@ -2,7 +2,7 @@
 
     cluster                          the root, of everything
       core ── spine ── leaf ── node  levels, counted from the node: leaf 0, spine 1, core 2
-      NVLink domain ── node          a dimension of its own: NVLink beyond the box (72 cards of an NVL72)
+      NVLink domain ── node          a dimension of its own: NVLink beyond the box (72 GPUs of an NVL72)
 
 Nodes are put in tree order, so that every domain is a slice of it and a sum over all domains of a level is one
 `np.add.reduceat`. An array given to the tree's methods is in this order too; `order` brings one there.
@@ -46,7 +46,7 @@ class Place:
     """Domain per level, the nearest first; empty text: not known. May be shorter than the tree."""
     nvlink: str = ""
     gb_per_s: float = UNKNOWN_GB_PER_S
-    """All network cards of the node together, one direction."""
+    """All NICs of the node together, one direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Tree:
     def gb_per_s_from(self, node: int) -> NDArray[np.float64]:
         """Network bandwidth a node can expect to every node, one direction; infinite to itself.
 
-        The slower of the two nodes' own network cards, divided on the way up by the oversubscription of every
+        The slower of the two nodes' own NICs, divided on the way up by the oversubscription of every
         domain that is left, and never more than a domain on the way gives to one node. UNKNOWN_GB_PER_S where a
         rate or the way is not known. NVLink domains are not counted here: see `shares_nvlink`.
         """

@@ -1,4 +1,4 @@
-"""Concrete nodes of a fleet: names, places in the network, cards with UUIDs, labels, capacity.
+"""Concrete nodes of a fleet: names, places in the network, GPUs with UUIDs, labels, capacity.
 
 Everything follows from the fleet and a node's position, nothing from chance or time: the same model gives
 the same nodes for ever, and the first n nodes of a larger fleet are the fleet of n nodes. So a fleet grows
@@ -92,15 +92,15 @@ class FleetNode:
     @cached_property
     def gpus(self) -> tuple[FleetGpu, ...]:
         geometry = self.model.geometry
-        cards = []
+        gpus = []
         for index, (slot, layout) in enumerate(zip(self.machine.wiring.slots, self.pool.layouts, strict=True)):
             instances = tuple(
                 MigInstance(f"MIG-{self._uuid(index, placement.start)}", placement.instance_id(geometry), placement)
                 for placement in layout
                 if geometry is not None
             )
-            cards.append(FleetGpu(f"GPU-{self._uuid(index)}", index, slot, instances))
-        return tuple(cards)
+            gpus.append(FleetGpu(f"GPU-{self._uuid(index)}", index, slot, instances))
+        return tuple(gpus)
 
     def _uuid(self, *parts: int) -> uuid.UUID:
         return uuid.uuid5(_NAMESPACE, "/".join(("gpu", self.seed, self.name, *map(str, parts))))
@@ -117,7 +117,7 @@ class FleetNode:
         }
 
     def allocatable(self, unhealthy: frozenset[int] = frozenset()) -> dict[str, str]:
-        """status.allocatable: what the system leaves over, without the cards that are out of order."""
+        """status.allocatable: what the system leaves over, without the GPUs that are out of order."""
         machine = self.machine
         healthy = self.devices(without=unhealthy)
         return {
@@ -135,13 +135,13 @@ class FleetNode:
         counts: collections.Counter[str] = collections.Counter()
         if self.pool.mig_strategy != "single":
             counts[amounts.GPU] = 0  # a fully cut node still reports the resource, as zero
-        for card in self.gpus:
-            if card.index in without:
+        for gpu in self.gpus:
+            if gpu.index in without:
                 continue
-            for instance in card.instances:
+            for instance in gpu.instances:
                 single = self.pool.mig_strategy == "single"
                 counts[amounts.GPU if single else instance.placement.profile.resource] += 1
-            if not card.is_cut:
+            if not gpu.is_cut:
                 counts[amounts.SHARED if self.pool.pieces else amounts.GPU] += self.pool.pieces or 1
         return dict(counts)
 
@@ -283,7 +283,7 @@ def _feature_labels(node: FleetNode) -> Mapping[str, str]:
 
 
 def _mig_labels(node: FleetNode) -> dict[str, str]:
-    profiles = [instance.placement.profile for card in node.gpus for instance in card.instances]
+    profiles = [instance.placement.profile for gpu in node.gpus for instance in gpu.instances]
     if node.model.geometry is None:
         return {}
     # Nobody plays mig-manager; the other labels stay as the GPU operator leaves them.

@@ -1,6 +1,6 @@
 """What a fleet is made of, as a fleet model file says it.
 
-A model names machines (a box with its cards, NUMA nodes, PCIe tree, NVLinks and network cards), pools (how
+A model names machines (a box with its GPUs, NUMA nodes, PCIe tree, NVLinks and NICs), pools (how
 many nodes of which machine, spot or on demand, cut by MIG or not) and the network above them. `parse` turns
 the YAML into frozen values or says everything that is wrong with it at once; `kgwe.model.simfleet.inventory` then
 derives any number of concrete nodes from it. docs/fleet.md describes the format.
@@ -43,7 +43,7 @@ class NicSlot(_Described, frozen=True):
 
 
 class NvLink(_Described, frozen=True):
-    """Either an NVSwitch that every card reaches over `switch_links`, or the direct links in `mesh`."""
+    """Either an NVSwitch that every GPU reaches over `switch_links`, or the direct links in `mesh`."""
 
     switch_links: int = 0
     mesh: tuple[tuple[int, int, int], ...] = ()
@@ -74,7 +74,7 @@ class MachineFile(_Described, frozen=True):
 
 
 class MigCut(_Described, frozen=True):
-    """The cards named by `gpus` (all when left out) are cut as `layout` says."""
+    """The GPUs named by `gpus` (all when left out) are cut as `layout` says."""
 
     layout: tuple[str, ...]
     gpus: tuple[int, ...] = ()
@@ -138,10 +138,10 @@ class Pool:
     weight: int
     capacity_type: str
     layouts: tuple[tuple[mig.Placement, ...], ...]
-    """Per card, its MIG instances; an empty tuple is a whole card."""
+    """Per GPU, its MIG instances; an empty tuple is a whole GPU."""
     mig_strategy: str
     pieces: int
-    """Equal shares that each card is offered as; 0: cards are whole."""
+    """Equal shares that each GPU is offered as; 0: GPUs are whole."""
     labels: Mapping[str, str]
 
 
@@ -159,7 +159,7 @@ class Fleet:
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 _BUS: Final = re.compile(r"[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-7]")
 _VERSION: Final = re.compile(r"\d+(\.\d+){1,2}")
-_MAX_CARDS: Final = 16  # placement keeps a table per set of cards of a node
+_MAX_GPUS: Final = 16  # placement keeps a table per set of GPUs of a node
 
 
 def parse(text: str, *, where: str, include: Callable[[str], str]) -> Fleet:
@@ -219,9 +219,9 @@ def _pool_problems(pool: PoolFile, machines: Mapping[str, MachineFile]) -> Itera
     if pool.weight < 1:
         yield ".weight: at least 1"
     if pool.pieces and not shares.FEWEST <= pool.pieces <= shares.MOST:
-        yield f".pieces: {shares.FEWEST} to {shares.MOST}, or 0 for whole cards"
+        yield f".pieces: {shares.FEWEST} to {shares.MOST}, or 0 for whole GPUs"
     if pool.pieces and pool.mig is not None:
-        yield ": cards are cut (mig) or shared (pieces), not both"
+        yield ": GPUs are cut (mig) or shared (pieces), not both"
     if pool.machine not in machines:
         yield f".machine: no machine {pool.machine!r}; there are {', '.join(machines) or 'none'}"
 
@@ -231,22 +231,22 @@ def _machine_problems(machine: MachineFile) -> Iterator[str]:
         yield f"gpu: no model {machine.gpu!r} is known; the models are {', '.join(catalog.CATALOGUE)}"
     else:
         yield from _nvlink_problems(machine, catalog.CATALOGUE[machine.gpu])
-    yield from _card_problems(machine)
+    yield from _gpu_problems(machine)
     yield from _figure_problems(machine)
     if machine.nvlink_domain and (machine.nvlink_domain.nodes < 1 or not machine.nvlink.switch_links):
         yield "nvlinkDomain: needs nodes of at least 1 and nvlink.switchLinks"
 
 
-def _card_problems(machine: MachineFile) -> Iterator[str]:
-    if not 1 <= len(machine.gpus) <= _MAX_CARDS:
-        yield f"gpus: 1 to {_MAX_CARDS} cards"
+def _gpu_problems(machine: MachineFile) -> Iterator[str]:
+    if not 1 <= len(machine.gpus) <= _MAX_GPUS:
+        yield f"gpus: 1 to {_MAX_GPUS} GPUs"
     for index, slot in enumerate(machine.gpus):
         if not _BUS.fullmatch(slot.bus):
             yield f"gpus[{index}].bus: {slot.bus!r} is not a bus id such as 00000000:1B:00.0"
         if slot.numa is not None and not 0 <= slot.numa < len(machine.cpus):
             yield f"gpus[{index}].numa: cpus lists {len(machine.cpus)} NUMA nodes"
     if len({slot.bus for slot in machine.gpus}) != len(machine.gpus):
-        yield "gpus: two cards have the same bus id"
+        yield "gpus: two GPUs have the same bus id"
 
 
 def _figure_problems(machine: MachineFile) -> Iterator[str]:
@@ -261,16 +261,16 @@ def _figure_problems(machine: MachineFile) -> Iterator[str]:
 
 
 def _nvlink_problems(machine: MachineFile, model: catalog.GpuModel) -> Iterator[str]:
-    cards = len(machine.gpus)
-    used = [machine.nvlink.switch_links] * cards
+    gpus = len(machine.gpus)
+    used = [machine.nvlink.switch_links] * gpus
     if machine.nvlink.switch_links and machine.nvlink.mesh:
         yield "nvlink: either switchLinks or mesh"
     pairs = [frozenset((a, b)) for a, b, _ in machine.nvlink.mesh]
     if len(set(pairs)) != len(pairs):
-        yield "nvlink.mesh: every pair of cards once"
+        yield "nvlink.mesh: every pair of GPUs once"
     for a, b, links in machine.nvlink.mesh:
-        if a == b or not 0 <= min(a, b) <= max(a, b) < cards or links < 1:
-            yield f"nvlink.mesh: [{a}, {b}, {links}] does not join two of {cards} cards"
+        if a == b or not 0 <= min(a, b) <= max(a, b) < gpus or links < 1:
+            yield f"nvlink.mesh: [{a}, {b}, {links}] does not join two of {gpus} GPUs"
             return
         used[a] += links
         used[b] += links
@@ -279,9 +279,9 @@ def _nvlink_problems(machine: MachineFile, model: catalog.GpuModel) -> Iterator[
 
 
 def _layouts(pool: PoolFile, machine: Machine) -> tuple[tuple[tuple[mig.Placement, ...], ...], list[str]]:
-    """The MIG cut of every card, and what is wrong with it."""
-    cards = len(machine.wiring.slots)
-    whole: tuple[tuple[mig.Placement, ...], ...] = ((),) * cards
+    """The MIG cut of every GPU, and what is wrong with it."""
+    gpus = len(machine.wiring.slots)
+    whole: tuple[tuple[mig.Placement, ...], ...] = ((),) * gpus
     if pool.mig is None:
         return whole, []
     geometry = machine.model.geometry
@@ -292,12 +292,12 @@ def _layouts(pool: PoolFile, machine: Machine) -> tuple[tuple[tuple[mig.Placemen
     except errors.Permanent as exc:
         return whole, [str(exc)]
     troubles = mig.problems(geometry, layout)
-    chosen = set(pool.mig.gpus or range(cards))
-    if not chosen <= set(range(cards)):
-        troubles.append(f"gpus: the machine has cards 0 to {cards - 1}")
-    if pool.mig.strategy == "single" and (len({p.profile.name for p in layout}) > 1 or len(chosen) != cards):
-        troubles.append("strategy single needs every card cut into instances of one profile; use mixed")
-    return tuple(layout if card in chosen else () for card in range(cards)), troubles
+    chosen = set(pool.mig.gpus or range(gpus))
+    if not chosen <= set(range(gpus)):
+        troubles.append(f"gpus: the machine has GPUs 0 to {gpus - 1}")
+    if pool.mig.strategy == "single" and (len({p.profile.name for p in layout}) > 1 or len(chosen) != gpus):
+        troubles.append("strategy single needs every GPU cut into instances of one profile; use mixed")
+    return tuple(layout if gpu in chosen else () for gpu in range(gpus)), troubles
 
 
 # --- building -------------------------------------------------------------------------------------------

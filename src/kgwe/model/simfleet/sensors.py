@@ -1,7 +1,7 @@
-"""What the instruments of a card read while it is used in a certain way.
+"""What the instruments of a GPU read while it is used in a certain way.
 
 A rough but consistent picture: power rises with activity from idle to the limit, temperature and clocks
-follow power. Figures are within what such cards show under load; nothing is tuned to a benchmark.
+follow power. Figures are within what such GPUs show under load; nothing is tuned to a benchmark.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sensors:
 
 
 def read_sensors(model: GpuModel, use: Usage, *, links: int) -> Sensors:
-    """The instruments of a card with `links` NVLinks up."""
+    """The instruments of a GPU with `links` NVLinks up."""
     load = min(1.0, _POWER_OF_UTIL * use.util + _POWER_OF_TENSOR * use.tensor + _POWER_OF_DRAM * use.dram)
     power_w = model.idle_w + (model.limit_w - model.idle_w) * load
     gpu_c = _IDLE_C + (_FULL_C - _IDLE_C) * load

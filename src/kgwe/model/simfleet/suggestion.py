@@ -26,7 +26,7 @@ _HEADING: Final = """\
 
 def guess_gpu(wiring: Wiring) -> GpuModel:
     """The GPU that such a machine usually has."""
-    most = max([wiring.switch_links, *(sum(wiring.peers(card).values()) for card in range(len(wiring.slots)))])
+    most = max([wiring.switch_links, *(sum(wiring.peers(gpu).values()) for gpu in range(len(wiring.slots)))])
     if not most:
         return catalog.find(_USUAL_WITHOUT_NVLINK)
     if wiring.nvlink_version in _USUAL:

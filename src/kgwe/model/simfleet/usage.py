@@ -2,11 +2,11 @@
 
 A profile is written in a pod's annotation `kgwe.nvidia.io/use-profile`, as a name and its parameters:
 
-    idle                                         holds the card and does nothing
+    idle                                         holds the GPU and does nothing
     constant(util=0.9, mem=0.7)                  steady, after a short warm-up
     bursty(util=0.8, base=0.05, period=2m, duty=0.4)   busy for `duty` of every period, each pod at its own moment
     diurnal(util=0.8, base=0.1, peak=14h)        follows the hours of the day (UTC), as traffic does
-    oom-after(10m, mem=0.3)                      memory grows from `mem` until the card is full; then the pod fails
+    oom-after(10m, mem=0.3)                      memory grows from `mem` until the GPU is full; then the pod fails
 
 Every profile also takes tensor= and dram= (activity of the tensor cores and the memory interface while busy)
 and noise=. Shares are written 0.9 or 90%, times 90s, 10m, 24h. A profile is a pure function: the same profile,
@@ -32,7 +32,7 @@ WORKLOAD_TYPE_LABELS: Final = ("kgwe.nvidia.io/workload-type", "gpu-autoscaler.i
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a card does at one moment; all shares of what it can do."""
+    """What a GPU does at one moment; all shares of what it can do."""
 
     util: float = 0.0
     """Time in which a kernel runs."""

@@ -1,17 +1,17 @@
-"""Whose work a card does: the use of a card split among the pods on it.
+"""Whose work a GPU does: the use of a GPU split among the pods on it.
 
-A *unit* is what work runs on: a card, or one MIG instance of a cut card. Drivers and exporters know how busy a unit is,
+A *unit* is what work runs on: a GPU, or one MIG instance of a cut GPU. Drivers and exporters know how busy a unit is,
 and sometimes how busy each process keeps it; the two are measured over different moments and never quite agree. Here
 they are made to agree, in integers, so that nothing is counted twice and nothing is lost:
 
-    pods + other + idle + unknown = WHOLE, exactly, for every unit and for every card
+    pods + other + idle + unknown = WHOLE, exactly, for every unit and for every GPU
 
     pods      what each pod's processes did
     other     busy, but not by a process of a pod that is known: the host's own, or gone before anyone looked
     idle      measured, and nothing ran
     unknown   not measured: never shown as idle
 
-What the unit as a whole was busy is never exceeded: four processes that each report 99 % of one card had a quarter
+What the unit as a whole was busy is never exceeded: four processes that each report 99 % of one GPU had a quarter
 each. Where processes account for less than the whole, the rest is nobody's (`other`), unless one pod has the unit to
 itself. Processes without a figure of their own share what the others leave, by the memory they hold: an estimate, and
 marked as one.
@@ -61,7 +61,7 @@ class TimeShares:
     def __post_init__(self) -> None:
         parts = [*(part for _, part in self.pods), self.other, self.idle, self.unknown]
         if sum(parts) != WHOLE or min(parts) < 0:
-            raise errors.InvariantBroken(f"shares of a card do not add up: {self.pods}, {parts}")
+            raise errors.InvariantBroken(f"shares of a GPU do not add up: {self.pods}, {parts}")
 
     @property
     def busy(self) -> int:
@@ -204,10 +204,10 @@ def _parts(util: float) -> int:
 
 
 def combine_instances(parts: Sequence[tuple[int, TimeShares]], whole: int) -> TimeShares:
-    """A cut card's time: of each instance its weight (of `whole`) and its shares; what is not cut is idle."""
+    """A cut GPU's time: of each instance its weight (of `whole`) and its shares; what is not cut is idle."""
     cut = sum(weight for weight, _ in parts)
     if cut > whole or min((weight for weight, _ in parts), default=0) < 0:
-        raise errors.InvariantBroken(f"instances are {cut} of {whole} of a card")
+        raise errors.InvariantBroken(f"instances are {cut} of {whole} of a GPU")
     pods: dict[str, int] = {}
     other = unknown = 0
     idle = (whole - cut) * WHOLE

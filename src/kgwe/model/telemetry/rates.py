@@ -1,6 +1,6 @@
 """Rates from counters that only ever grow, until they wrap around or begin anew.
 
-A counter smaller than before has either wrapped or was reset (the driver was loaded again, the card was reset). It
+A counter smaller than before has either wrapped or was reset (the driver was loaded again, the GPU was reset). It
 wrapped if the step over the top is one the hardware could have made in the time; otherwise how much was counted
 before the reset is not known, and neither is the rate.
 """

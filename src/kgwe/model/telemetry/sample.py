@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kgwe.model.telemetry.attribution import Memory, TimeShares
     from kgwe.model.telemetry.window import Aggregate
 
-#: What work runs on: (uuid of the GPU, GPU instance id of the MIG instance or None for the whole card).
+#: What work runs on: (uuid of the GPU, GPU instance id of the MIG instance or None for the whole GPU).
 Unit = tuple[str, int | None]
 
 
@@ -56,22 +56,22 @@ class InstanceSample:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One card."""
+    """One GPU."""
 
     device: Device
     reading: Reading
     shares: TimeShares
-    """Of the whole card, also where it is cut."""
+    """Of the whole GPU, also where it is cut."""
     activity: Activity = Activity()
     memory: Memory | None = None
     nvlink: Traffic = Traffic()
     peers: Mapping[str, Traffic] = field(default_factory=dict)
-    """uuid -> traffic over the links that lead to that card and nowhere else; behind a switch nobody can tell."""
+    """uuid -> traffic over the links that lead to that GPU and nowhere else; behind a switch nobody can tell."""
     instances: tuple[InstanceSample, ...] = ()
 
     @property
     def util(self) -> float | None:
-        """The driver's figure, else DCGM's; none where the card is cut: then its instances have theirs."""
+        """The driver's figure, else DCGM's; none where the GPU is cut: then its instances have theirs."""
         if self.device.mig.is_enabled:
             return None
         return self.reading.util if self.reading.util is not None else self.activity.engine
@@ -90,7 +90,7 @@ class Series(NamedTuple):
     """What a value in a window is about."""
 
     uuid: str
-    """Of the card, or of the MIG instance."""
+    """Of the GPU, or of the MIG instance."""
     name: str
     pod: str = ""
     """Empty: the device as a whole."""

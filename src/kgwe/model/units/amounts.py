@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 Amounts = dict[str, int]
 
 GPU = "nvidia.com/gpu"
-#: one of the equal shares that device plugins offer a card as, where they rename it
+#: one of the equal shares that device plugins offer a GPU as, where they rename it
 SHARED = "nvidia.com/gpu.shared"
 MIG_PREFIX = "nvidia.com/mig-"
-_CARDS = frozenset({GPU, SHARED})
+_GPUS = frozenset({GPU, SHARED})
 CPU = "cpu"
 MEMORY = "memory"
 PODS = "pods"
@@ -93,4 +93,4 @@ def gpus(parts: Mapping[str, int]) -> Amounts:
 
 def is_gpu(resource: str) -> bool:
     # A shared slice is left to kube-scheduler: nothing here tells whose turn it is.
-    return resource in _CARDS or (resource.startswith(MIG_PREFIX) and not resource.endswith(".shared"))
+    return resource in _GPUS or (resource.startswith(MIG_PREFIX) and not resource.endswith(".shared"))

@@ -2,12 +2,12 @@
 
 Both are measured in the same state, that without the work, and by the same means:
 
-    gb_per_s     the ring through all its cards, in tree order, one direction, as nccl-tests would measure it
+    gb_per_s     the ring through all its GPUs, in tree order, one direction, as nccl-tests would measure it
     leaves       leaves of the network that it spans
-    islands      groups of cards that belong together, were all free, and are taken in part
-    fragmented   idle GPU, in thousandths of a card, that a pod drawn from what the cluster is asked for cannot use
+    islands      groups of GPUs that belong together, were all free, and are taken in part
+    fragmented   idle GPU, in thousandths of a GPU, that a pod drawn from what the cluster is asked for cannot use
 
-Nothing is booked: the snapshot is afterwards what it was. Cards that nobody names are taken to be the best the node
+Nothing is booked: the snapshot is afterwards what it was. GPUs that nobody names are taken to be the best the node
 had, so the regret is never more than the real one.
 """
 
@@ -50,7 +50,7 @@ Mix = Mapping["Request", int]
 class Measure:
     """What a placement is worth."""
 
-    #: None: a single card, nothing to join; 0: not known
+    #: None: a single GPU, nothing to join; 0: not known
     gb_per_s: float | None
     nodes: int
     #: 0: not known
@@ -85,7 +85,7 @@ class Regret:
 
     @property
     def fragmented(self) -> float:
-        """Thousandths of cards made useless beyond those that had to be."""
+        """Thousandths of GPUs made useless beyond those that had to be."""
         return max(self.actual.fragmented - self.best.fragmented, 0.0)
 
     @property
@@ -137,14 +137,14 @@ def _release_all(snapshot: Snapshot, grants: Iterable[Grant]) -> Iterator[None]:
 
 
 def ring_gb_per_s(search: GangSearch, grants: Iterable[Grant]) -> float | None:
-    """The ring through the cards; None for one card."""
+    """The ring through the GPUs; None for one GPU."""
     ladder = search.level_tables.for_levels(())
     place_of = {node: place for place, node in enumerate(ladder.node.tolist())}
-    cards: dict[int, int] = {}
+    gpus: dict[int, int] = {}
     for grant in grants:
         place = place_of[grant.node]
-        cards[place] = cards.get(place, 0) | grant.gpu_mask
-    rate = search.rings.predict(ladder, sorted(cards), cards).gb_per_s
+        gpus[place] = gpus.get(place, 0) | grant.gpu_mask
+    rate = search.rings.predict(ladder, sorted(gpus), gpus).gb_per_s
     return None if np.isinf(rate) else rate
 
 
@@ -182,7 +182,7 @@ def _fragmented_with(fitter: Fitter, grants: Iterable[Grant], nodes: NDArray[np.
 
 
 def fragmented(fitter: Fitter, nodes: NDArray[np.intp], mix: Mix) -> float:
-    """Idle GPU of the nodes, in thousandths of a card, that a pod drawn from the mix could not use."""
+    """Idle GPU of the nodes, in thousandths of a GPU, that a pod drawn from the mix could not use."""
     free = fitter.snapshot.milli[nodes]
     idle, total = int(free.sum()), sum(mix.values())
     if not idle or not total:

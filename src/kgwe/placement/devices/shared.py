@@ -56,16 +56,16 @@ def advise_shares(
     spare = _count_spare(stock, pool - gone, [each for each in (*asks, *to_come) if each is not ask], promises)
 
     def claim(piece: str) -> _Claim:
-        card = stock.gpus.get(piece, -1)
+        gpu = stock.gpus.get(piece, -1)
         if piece in gone:
             return _Claim.PROMISED
-        if card in mine:
+        if gpu in mine:
             return _Claim.PLANNED
-        return _Claim.SPARE if spare[card] > 0 else _Claim.WANTED
+        return _Claim.SPARE if spare[gpu] > 0 else _Claim.WANTED
 
     def rank(piece: str) -> tuple[bool | int | str, ...]:
-        card = stock.gpus.get(piece, -1)
-        return claim(piece), card not in mine, spare[card], card, stock.order.get(piece, 0), piece
+        gpu = stock.gpus.get(piece, -1)
+        return claim(piece), gpu not in mine, spare[gpu], gpu, stock.order.get(piece, 0), piece
 
     chosen = sorted(pool, key=rank)[: max(0, size - len(must))]
     return Advice((*must, *chosen), ask.pod if ask is not None else "")
@@ -79,8 +79,8 @@ def _count_spare(
     for ask in others:
         # Promised shares are not counted as free.
         lacks = ask.lacks - len(promises.get(ask.pod, ()))
-        for card in _gpus_of(stock, ask.planned) if lacks > 0 else ():
-            spare[card] -= lacks
+        for gpu in _gpus_of(stock, ask.planned) if lacks > 0 else ():
+            spare[gpu] -= lacks
     return spare
 
 

@@ -46,7 +46,7 @@ class Stock:
     """The devices of one resource on this node."""
 
     gpus: Mapping[str, int] = field(default_factory=dict)
-    """Device -> number of its card; whole cards and slices alike."""
+    """Device -> number of its GPU; whole GPUs and slices alike."""
     order: Mapping[str, int] = field(default_factory=dict)
     """Device -> start of the slice on its GPU, or number of the share."""
     wiring: Wiring | None = None
@@ -108,16 +108,16 @@ def choose_nearest(stock: Stock, pool: frozenset[str], given: frozenset[str], co
         return pool
     if stock.wiring is None or not all(each in stock.gpus for each in pool | given):
         return frozenset(_sort_fullest_first(stock, pool)[:count])
-    by_card = {stock.gpus[each]: each for each in pool}
-    return frozenset(by_card[card] for card in _choose_gpus(stock.wiring, sorted(by_card), given, stock, count))
+    by_gpu = {stock.gpus[each]: each for each in pool}
+    return frozenset(by_gpu[gpu] for gpu in _choose_gpus(stock.wiring, sorted(by_gpu), given, stock, count))
 
 
 def _sort_fullest_first(stock: Stock, pool: frozenset[str]) -> list[str]:
     """Slices of the fullest GPUs first, so that others stay whole."""
     left: dict[int, int] = {}
     for each in pool:
-        card = stock.gpus.get(each, -1)
-        left[card] = left.get(card, 0) + 1
+        gpu = stock.gpus.get(each, -1)
+        left[gpu] = left.get(gpu, 0) + 1
     return sorted(
         pool,
         key=lambda each: (
@@ -142,4 +142,4 @@ def _choose_gpus(
     rings = gpu_tables.build_sets(wiring)
     fixed = bitmask.make_mask([stock.gpus[each] for each in given])
     ways = itertools.islice(itertools.combinations(pool, count), _MOST_WAYS)
-    return max(ways, key=lambda way: (int(rings.mb_per_s[fixed | bitmask.make_mask(way)]), [-card for card in way]))
+    return max(ways, key=lambda way: (int(rings.mb_per_s[fixed | bitmask.make_mask(way)]), [-gpu for gpu in way]))

@@ -5,7 +5,7 @@
 Nobody is put out: everyone who makes way has a new place in the same plan, inside what his own gang requires. A plan
 is carried out as a whole or not at all, so it is tried as a whole on the snapshot first.
 
-- Benefit: the cards of the waiting work, for as long as it starts sooner, at their price.
+- Benefit: the GPUs of the waiting work, for as long as it starts sooner, at their price.
 - Cost: what was computed since the last saved state and is computed again, and the restart, at the same price. A
   gang stops as a whole when it cannot spare a member, and all of it counts, though only those move who must.
 - Limits, given by the caller: disruption budgets, a least time to have run, a quiet window of the day, a most number of
@@ -76,7 +76,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Rules:
-    """What moves are allowed, and what a card is worth."""
+    """What moves are allowed, and what a GPU is worth."""
 
     price_micro_per_gpu_hour: int
     budgets: Mapping[str, int] = field(default_factory=dict)
@@ -341,7 +341,7 @@ class _Defrag:
         return milli_s * self._rules.price_micro_per_gpu_hour // MILLI_S_PER_GPU_HOUR
 
     def _milli(self) -> int:
-        """Cards and shares the waiting work needs at least; slices lie on cards that nobody shares."""
+        """GPUs and shares the waiting work needs at least; slices lie on GPUs that nobody shares."""
         wanted = self._waiting.wanted
         pods = (
             [(role.request, role.required_replicas) for role in wanted.roles]

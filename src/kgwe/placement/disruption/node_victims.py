@@ -104,9 +104,9 @@ class NodeVictims(victims.Problem):
             self._add_shortfall(gpus.slices - free, lambda grant: room_curves.freed_amount(grant, request))
         elif gpus.milli:
             # Any one GPU must have the whole share free.
-            for card in range(snapshot.shapes[snapshot.shape[node]].gpu_count):
-                missing = max(0, gpus.milli - int(snapshot.milli[node, card]))
-                self._either.append(Shortfall.build(self._pool, missing, self._gains(_milli_on(card))))
+            for gpu in range(snapshot.shapes[snapshot.shape[node]].gpu_count):
+                missing = max(0, gpus.milli - int(snapshot.milli[node, gpu]))
+                self._either.append(Shortfall.build(self._pool, missing, self._gains(_milli_on(gpu))))
 
     def _add_shortfall(self, missing: int, gain: Callable[[Grant], int]) -> None:
         if missing > 0:
@@ -174,10 +174,10 @@ def find_best_node(pool: VictimPool, problems: Iterable[NodeVictims]) -> tuple[F
     return victims.Found(best, proven), node
 
 
-def _milli_on(card: int) -> Callable[[Grant], int]:
+def _milli_on(gpu: int) -> Callable[[Grant], int]:
     def gain(grant: Grant) -> int:
-        if grant.share is not None and grant.share[0] == card:
+        if grant.share is not None and grant.share[0] == gpu:
             return grant.share[1]
-        return GPU_MILLI * (grant.gpus >> card & 1)
+        return GPU_MILLI * (grant.gpus >> gpu & 1)
 
     return gain

@@ -55,7 +55,7 @@ class Failure:
 
     nodes: frozenset[str] = frozenset()
     gpus: Mapping[str, int] = field(default_factory=dict)
-    """Node -> mask of its cards."""
+    """Node -> mask of its GPUs."""
     domains: frozenset[tuple[str, str]] = frozenset()
     """(level, domain)"""
 
@@ -174,14 +174,14 @@ class _RecoverySearch:
         free = int(self._snapshot.free[node]) & mask
         if free and self._snapshot.pods[node] > 0:
             yield Grant(node, gpus=free)
-        for card in list_gpus(mask & ~free):
-            # What is left of a card that others share is no better.
-            if card < self._snapshot.milli.shape[1] and (left := int(self._snapshot.milli[node, card])):
-                yield Grant(node, share=(card, left, int(self._snapshot.share_mib[node, card])), pods=0)
+        for gpu in list_gpus(mask & ~free):
+            # What is left of a GPU that others share is no better.
+            if gpu < self._snapshot.milli.shape[1] and (left := int(self._snapshot.milli[node, gpu])):
+                yield Grant(node, share=(gpu, left, int(self._snapshot.share_mib[node, gpu])), pods=0)
         slices = [
-            (card, placed)
-            for (at, card), held in sorted(self._snapshot.free_slices.items())
-            if at == node and mask >> card & 1
+            (gpu, placed)
+            for (at, gpu), held in sorted(self._snapshot.free_slices.items())
+            if at == node and mask >> gpu & 1
             for placed in held
         ]
         if slices and self._snapshot.pods[node] > bool(free):

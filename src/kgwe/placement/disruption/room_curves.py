@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Curve = list[tuple[float, tuple[int, ...]]]
 
 
-# Up to so many cards or slices on a node the lightest set is worked out exactly; thousandths are too many for that.
+# Up to so many GPUs or slices on a node the lightest set is worked out exactly; thousandths are too many for that.
 _FEW_UNITS: Final = 16
 
 
@@ -187,7 +187,7 @@ class RoomCurves:
             return int(snapshot.free[node]).bit_count() - int(snapshot.owed[node]), cpu, memory, pods
         if gpus.slices and gpus.profile in snapshot.slices:
             return count_free_slices(snapshot, gpus.profile, node), cpu, memory, pods
-        # What is left of shared cards is too small for one more.
+        # What is left of shared GPUs is too small for one more.
         return self._unit * int(self._now[node]), cpu, memory, pods
 
 
@@ -242,7 +242,7 @@ def _pick_by_worth(items: Sequence[tuple[int, int, int]], needs: Sequence[int]) 
 
 
 def requested_amount(request: Request) -> int:
-    """The amount by which a request is measured: cards, slices, thousandths of a card, or of a CPU."""
+    """The amount by which a request is measured: GPUs, slices, thousandths of a GPU, or of a CPU."""
     gpus = request.gpus
     return gpus.count or gpus.slices or gpus.milli or max(1, request.cpu_milli)
 
@@ -257,15 +257,15 @@ def freed_amount(grant: Grant, request: Request) -> int:
     """The amount that a grant frees, plus the overcommitted amount that its end makes good."""
     gpus = request.gpus
     if gpus.count:
-        # A shared card may still be held by others.
+        # A shared GPU may still be held by others.
         return grant.gpus.bit_count() + (grant.share is not None) + grant.owed.gpus
     if gpus.slices:
         owed = sum(count for profile, count in grant.owed.slices if profile == gpus.profile)
         return sum(placed.profile.name == gpus.profile for _, placed in grant.slices) + owed
     if gpus.milli:
-        # A whole card holds a whole number of such shares.
-        per_card = GPU_MILLI // gpus.milli * gpus.milli
-        return grant.gpus.bit_count() * per_card + (grant.share[1] if grant.share else 0)
+        # A whole GPU holds a whole number of such shares.
+        per_gpu = GPU_MILLI // gpus.milli * gpus.milli
+        return grant.gpus.bit_count() * per_gpu + (grant.share[1] if grant.share else 0)
     return grant.cpu_milli
 
 

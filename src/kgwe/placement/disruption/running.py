@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.snapshot import Grant, Snapshot
     from kgwe.placement.gang.request import GangRequest
 
-#: what a step up in priority weighs: an hour of lost work on the same cards
+#: what a step up in priority weighs: an hour of lost work on the same GPUs
 PRIORITY_STEP_S: Final = 3600
 
 MILLI_S_PER_GPU_HOUR: Final = GPU_MILLI * 3600

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from kgwe.model.gpu.topology import Wiring
     from kgwe.placement.fleet.taints import Taint
 
-#: a whole card in the unit of shares
+#: a whole GPU in the unit of shares
 GPU_MILLI = 1000
 
 
 class Preference(enum.StrEnum):
-    """How the cards of one pod should be wired, in the words of `topology.preference`."""
+    """How the GPUs of one pod should be wired, in the words of `topology.preference`."""
 
     NONE = "None"
     NVLINK_OPTIMAL = "NVLinkOptimal"
@@ -43,13 +43,13 @@ class SpotPolicy(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Shape:
-    """What equal nodes share: their cards and the wiring between them."""
+    """What equal nodes share: their GPUs and the wiring between them."""
 
     wiring: Wiring
     model: str
     memory_mib: int | None = None
     architecture: str | None = None
-    #: how MIG can cut the cards; None: not at all
+    #: how MIG can cut the GPUs; None: not at all
     geometry: Geometry | None = field(default=None, hash=False)
 
     @property
@@ -58,7 +58,7 @@ class Shape:
 
     @property
     def all_gpus(self) -> int:
-        """The mask of every card."""
+        """The mask of every GPU."""
         return (1 << self.gpu_count) - 1
 
 
@@ -74,9 +74,9 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     ready: bool = True
-    #: mask of cards that may be given work
+    #: mask of GPUs that may be given work
     healthy: int = -1
-    #: card -> the slices it is cut into; a card that is cut is never given whole or shared
+    #: GPU -> the slices it is cut into; a GPU that is cut is never given whole or shared
     cut: Mapping[int, tuple[Placement, ...]] = field(default_factory=dict)
     price_micro_per_hour: int | None = None
     #: its provider may take it back at any time
@@ -87,26 +87,26 @@ class Node:
     reliability: float = 1.0
     #: 0..1: how well workloads ended in its network domain; 1: no loss is known (`kgwe.model.network.outcomes`)
     history: float = 1.0
-    #: equal shares that each of its cards is offered as; 0: whole cards only; None: whole, or any share
+    #: equal shares that each of its GPUs is offered as; 0: whole GPUs only; None: whole, or any share
     pieces: int | None = None
 
     @property
     def usable(self) -> int:
-        """Mask of healthy cards that are not cut; of more than MOST_CARDS, only the first so many."""
+        """Mask of healthy GPUs that are not cut; of more than MOST_CARDS, only the first so many."""
         mask = self.shape.all_gpus & self.healthy & (1 << MAX_GPUS_PER_NODE) - 1
-        for card in self.cut:
-            mask &= ~(1 << card)
+        for gpu in self.cut:
+            mask &= ~(1 << gpu)
         return mask
 
 
 def share_milli(pieces: int) -> int:
-    """One of so many equal shares of a card."""
+    """One of so many equal shares of a GPU."""
     return GPU_MILLI // pieces
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """What one pod wants of GPUs: whole cards, a share of one card, or MIG slices. Exactly one of the three."""
+    """What one pod wants of GPUs: whole GPUs, a share of one GPU, or MIG slices. Exactly one of the three."""
 
     count: int = 0
     milli: int = 0
@@ -117,7 +117,7 @@ class Gpus:
     def __post_init__(self) -> None:
         kinds = (self.count > 0) + (self.milli > 0) + (self.slices > 0)
         if kinds > 1 or not 0 <= self.milli < GPU_MILLI or min(self.count, self.slices, self.share_mib) < 0:
-            raise ValueError(f"ask for whole cards, a share below {GPU_MILLI} milli, or slices: {self}")
+            raise ValueError(f"ask for whole GPUs, a share below {GPU_MILLI} milli, or slices: {self}")
         if bool(self.profile) != bool(self.slices):
             raise ValueError(f"slices and their profile go together: {self}")
 
@@ -130,7 +130,7 @@ class Request:
     cpu_milli: int = 0
     memory_bytes: int = 0
     preference: Preference = Preference.NONE
-    #: GB/s between the cards, both directions, as data sheets count
+    #: GB/s between the GPUs, both directions, as data sheets count
     min_bandwidth_gbps: float = 0.0
     min_memory_gb: int = 0
     model: str = ""

@@ -1,7 +1,7 @@
 """The fleet at one moment, as flat arrays that a simulation can change and restore.
 
-Per node: free whole cards as a bit mask, free milli and memory per card, free CPU, memory and pod slots; slices
-per partitioned card. Everything a pod holds is one Grant; `commit` books it and returns the function that undoes it.
+Per node: free whole GPUs as a bit mask, free milli and memory per GPU, free CPU, memory and pod slots; slices
+per partitioned GPU. Everything a pod holds is one Grant; `commit` books it and returns the function that undoes it.
 Undone in reverse order, the snapshot is bit for bit what it was. A simulation therefore needs no copy:
 
     with snapshot.trial() as trial:
@@ -39,7 +39,7 @@ _GB_IN_MIB = 1e9 / 2**20
 
 @dataclass(frozen=True, slots=True)
 class Debt:
-    """Cards, shares and slices (by profile) that a pod on an overcommitted node has beyond what could be booked."""
+    """GPUs, shares and slices (by profile) that a pod on an overcommitted node has beyond what could be booked."""
 
     gpus: int = 0
     shares: int = 0
@@ -54,16 +54,16 @@ NO_DEBT: Final = Debt()
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one pod holds of one node: whole cards, a share of one, or slices, never a mixture."""
+    """What one pod holds of one node: whole GPUs, a share of one, or slices, never a mixture."""
 
     node: int
     cpu_milli: int = 0
     memory_bytes: int = 0
-    #: mask of whole cards
+    #: mask of whole GPUs
     gpus: int = 0
-    #: (card, milli, MiB) of a shared card
+    #: (GPU, milli, MiB) of a shared GPU
     share: tuple[int, int, int] | None = None
-    #: (card, slice) pairs
+    #: (GPU, slice) pairs
     slices: tuple[tuple[int, Placement], ...] = ()
     #: pod slots; 0 for all but the first grant of a pod that holds several kinds
     pods: int = 1
@@ -72,20 +72,20 @@ class Grant:
 
     def __post_init__(self) -> None:
         kinds = bool(self.gpus) + (self.share is not None) + bool(self.slices)
-        if kinds > 1 or len({(card, placed.start) for card, placed in self.slices}) != len(self.slices):
+        if kinds > 1 or len({(gpu, placed.start) for gpu, placed in self.slices}) != len(self.slices):
             raise errors.InvariantBroken(f"a grant is of one kind and names a slice once: {self}")
 
     @property
     def gpu_mask(self) -> int:
-        """Mask of the cards it holds anything of."""
+        """Mask of the GPUs it holds anything of."""
         mask = self.whole_or_shared
-        for card, _ in self.slices:
-            mask |= 1 << card
+        for gpu, _ in self.slices:
+            mask |= 1 << gpu
         return mask
 
     @property
     def whole_or_shared(self) -> int:
-        """Mask of the cards it has whole, or a share of."""
+        """Mask of the GPUs it has whole, or a share of."""
         return self.gpus if self.share is None else 1 << self.share[0]
 
 
@@ -100,17 +100,17 @@ class Snapshot:
     #: node -> index into `shapes`
     shape: NDArray[np.int32]
     ready: NDArray[np.bool_]
-    #: node -> mask of cards that are whole, healthy and free
+    #: node -> mask of GPUs that are whole, healthy and free
     free: NDArray[np.int64]
     cpu_milli: NDArray[np.int64]
     memory_bytes: NDArray[np.int64]
     pods: NDArray[np.int32]
-    #: node, card -> free milli and MiB; 0 for cards that are sick, cut or not there
+    #: node, GPU -> free milli and MiB; 0 for GPUs that are sick, cut or not there
     milli: NDArray[np.int32]
     share_mib: NDArray[np.int32]
     #: profile -> node -> free slices
     slices: dict[str, NDArray[np.int32]]
-    #: (node, card) -> its free slices
+    #: (node, GPU) -> its free slices
     free_slices: dict[tuple[int, int], list[Placement]]
     #: node -> how far it can be relied on, 0..1
     reliability: NDArray[np.float64]
@@ -118,7 +118,7 @@ class Snapshot:
     history: NDArray[np.float64]
     #: node -> whether its provider may take it back at any time
     spot: NDArray[np.bool_]
-    #: node -> cards and shares that overcommitted pods have coming; profile -> node -> slices
+    #: node -> GPUs and shares that overcommitted pods have coming; profile -> node -> slices
     owed: NDArray[np.int32]
     owed_shares: NDArray[np.int32]
     owed_slices: dict[str, NDArray[np.int32]] = field(default_factory=dict)
@@ -139,13 +139,13 @@ class Snapshot:
         free_slices: dict[tuple[int, int], list[Placement]] = {}
         slices: dict[str, NDArray[np.int32]] = {}
         for number, node in enumerate(listed):
-            for card in range(node.shape.gpu_count):
-                if node.usable >> card & 1:
-                    milli[number, card] = GPU_MILLI
-                    share_mib[number, card] = node.shape.memory_mib or 0
-            for card, cut in node.cut.items():
-                if node.healthy >> card & 1:
-                    free_slices[number, card] = list(cut)
+            for gpu in range(node.shape.gpu_count):
+                if node.usable >> gpu & 1:
+                    milli[number, gpu] = GPU_MILLI
+                    share_mib[number, gpu] = node.shape.memory_mib or 0
+            for gpu, cut in node.cut.items():
+                if node.healthy >> gpu & 1:
+                    free_slices[number, gpu] = list(cut)
                     for each in cut:
                         counts = slices.setdefault(each.profile.name, np.zeros(len(listed), dtype=np.int32))
                         counts[number] += 1
@@ -195,7 +195,7 @@ class Snapshot:
     def book(self, grant: Grant) -> Callable[[], None]:
         """Book what a pod holds already, even without enough CPU, memory or pod slots: free may go below 0.
 
-        Cards, shares and slices still have to be free: two holders of one are never recorded. Returns its undo.
+        GPUs, shares and slices still have to be free: two holders of one are never recorded. Returns its undo.
         """
         self._check_gpus(grant)
         self._book(grant, 1)
@@ -223,15 +223,15 @@ class Snapshot:
         return lambda: self._book(grant, 1)
 
     def is_booked(self, grant: Grant) -> bool:
-        """Whether the cards, share and slices are taken, by any pod."""
+        """Whether the GPUs, share and slices are taken, by any pod."""
         node, cut = grant.node, self.nodes[grant.node].cut
-        # A cut card is neither free nor held: only its slices are.
-        if grant.gpus & int(self.free[node]) or any(grant.gpus >> card & 1 for card in cut):
+        # A cut GPU is neither free nor held: only its slices are.
+        if grant.gpus & int(self.free[node]) or any(grant.gpus >> gpu & 1 for gpu in cut):
             return False
         if grant.share is not None:
-            card, milli, _ = grant.share
-            return card not in cut and bool(self.milli[node, card] + milli <= GPU_MILLI)
-        return not any(placed in self.free_slices.get((node, card), (placed,)) for card, placed in grant.slices)
+            gpu, milli, _ = grant.share
+            return gpu not in cut and bool(self.milli[node, gpu] + milli <= GPU_MILLI)
+        return not any(placed in self.free_slices.get((node, gpu), (placed,)) for gpu, placed in grant.slices)
 
     def _check(self, grant: Grant) -> None:
         self._check_gpus(grant)
@@ -244,17 +244,17 @@ class Snapshot:
     def _check_gpus(self, grant: Grant) -> None:
         node = grant.node
         if grant.gpus & ~int(self.free[node]):
-            raise self._booking_error(node, f"cards {grant.gpus & ~int(self.free[node]):#x} are not free")
+            raise self._booking_error(node, f"GPUs {grant.gpus & ~int(self.free[node]):#x} are not free")
         if grant.share is not None and self._lacks_share(node, *grant.share):
-            raise self._booking_error(node, f"card {grant.share[0]} has too little left")
-        if any(placed not in self.free_slices.get((node, card), ()) for card, placed in grant.slices):
+            raise self._booking_error(node, f"GPU {grant.share[0]} has too little left")
+        if any(placed not in self.free_slices.get((node, gpu), ()) for gpu, placed in grant.slices):
             raise self._booking_error(node, "a slice is not free")
 
     def _booking_error(self, node: int, problem: str) -> errors.InvariantBroken:
         return errors.InvariantBroken(f"booking on {self.nodes[node].name}: {problem}")
 
-    def _lacks_share(self, node: int, card: int, milli: int, mib: int) -> bool:
-        return bool(self.milli[node, card] < milli or self.share_mib[node, card] < mib)
+    def _lacks_share(self, node: int, gpu: int, milli: int, mib: int) -> bool:
+        return bool(self.milli[node, gpu] < milli or self.share_mib[node, gpu] < mib)
 
     def _book(self, grant: Grant, sign: int) -> None:
         node = grant.node
@@ -264,12 +264,12 @@ class Snapshot:
         if grant.gpus:
             self._book_whole_gpus(node, grant.gpus, sign)
         if grant.share is not None:
-            card, milli, mib = grant.share
-            self.milli[node, card] -= sign * milli
-            self.share_mib[node, card] -= sign * mib
-            self._refresh_gpu(node, card)
-        for card, placed in grant.slices:
-            held = self.free_slices[node, card]
+            gpu, milli, mib = grant.share
+            self.milli[node, gpu] -= sign * milli
+            self.share_mib[node, gpu] -= sign * mib
+            self._refresh_gpu(node, gpu)
+        for gpu, placed in grant.slices:
+            held = self.free_slices[node, gpu]
             if sign > 0:
                 held.remove(placed)
             else:
@@ -289,17 +289,17 @@ class Snapshot:
                 self.owed_slices[profile] = np.zeros(len(self), dtype=np.int32)
             self.owed_slices[profile][node] += sign * count
 
-    def _book_whole_gpus(self, node: int, cards: int, sign: int) -> None:
+    def _book_whole_gpus(self, node: int, gpus: int, sign: int) -> None:
         full = self.nodes[node].shape.memory_mib or 0
-        self.free[node] ^= np.int64(cards)
-        for card in list_gpus(cards):
-            self.milli[node, card] = 0 if sign > 0 else GPU_MILLI
-            self.share_mib[node, card] = 0 if sign > 0 else full
+        self.free[node] ^= np.int64(gpus)
+        for gpu in list_gpus(gpus):
+            self.milli[node, gpu] = 0 if sign > 0 else GPU_MILLI
+            self.share_mib[node, gpu] = 0 if sign > 0 else full
 
-    def _refresh_gpu(self, node: int, card: int) -> None:
-        """A card is free as a whole exactly while no share of it is taken."""
-        bit = np.int64(1 << card)
-        if self.milli[node, card] == GPU_MILLI:
+    def _refresh_gpu(self, node: int, gpu: int) -> None:
+        """A GPU is free as a whole exactly while no share of it is taken."""
+        bit = np.int64(1 << gpu)
+        if self.milli[node, gpu] == GPU_MILLI:
             self.free[node] |= bit
         else:
             self.free[node] &= ~bit
@@ -307,7 +307,7 @@ class Snapshot:
     # --- reading ----------------------------------------------------------------------------------------
 
     def match_shapes(self, request: Request) -> NDArray[np.bool_]:
-        """Per shape whether its cards have the required properties; what is not known is not met."""
+        """Per shape whether its GPUs have the required properties; what is not known is not met."""
         return np.array([_shape_matches(shape, request) for shape in self.shapes], dtype=np.bool_)
 
 
@@ -366,5 +366,5 @@ def _shape_matches(shape: Shape, request: Request) -> bool:
 
 
 def list_gpus(mask: int) -> list[int]:
-    """The cards of a mask, lowest first."""
-    return [card for card in range(mask.bit_length()) if mask >> card & 1]
+    """The GPUs of a mask, lowest first."""
+    return [gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1]

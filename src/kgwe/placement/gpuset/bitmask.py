@@ -1,4 +1,4 @@
-"""Sets of cards as bit masks: card i is bit i, and a table over all sets of n cards is an array of 2**n."""
+"""Sets of GPUs as bit masks: GPU i is bit i, and a table over all sets of n GPUs is an array of 2**n."""
 
 from __future__ import annotations
 
@@ -13,55 +13,55 @@ if TYPE_CHECKING:
 
 
 def list_gpus(mask: int) -> tuple[int, ...]:
-    """The cards of a set, ascending."""
-    return tuple(card for card in range(mask.bit_length()) if mask >> card & 1)
+    """The GPUs of a set, ascending."""
+    return tuple(gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1)
 
 
-def make_mask(cards: Sequence[int]) -> int:
+def make_mask(gpus: Sequence[int]) -> int:
     mask = 0
-    for card in cards:
-        mask |= 1 << card
+    for gpu in gpus:
+        mask |= 1 << gpu
     return mask
 
 
 def take_lowest(mask: int, count: int) -> int:
-    """The `count` cards of a set that have the lowest numbers."""
+    """The `count` GPUs of a set that have the lowest numbers."""
     return make_mask(list_gpus(mask)[:count])
 
 
-def iter_splits(cards: Sequence[int], size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Every set of `size` of the cards, each with all sets of the other cards (none of them included).
+def iter_splits(gpus: Sequence[int], size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Every set of `size` of the GPUs, each with all sets of the other GPUs (none of them included).
 
-    The sets of the others grow card by card on the way down, so all of them together cost little more than the
+    The sets of the others grow GPU by GPU on the way down, so all of them together cost little more than the
     last step: 3**n pairs, not 4**n.
     """
-    if size <= len(cards):
-        yield from _splits(cards, 0, size, 0, np.zeros(1, np.int64))
+    if size <= len(gpus):
+        yield from _splits(gpus, 0, size, 0, np.zeros(1, np.int64))
 
 
 def _splits(
-    cards: Sequence[int], at: int, size: int, chosen: int, others: NDArray[np.int64]
+    gpus: Sequence[int], at: int, size: int, chosen: int, others: NDArray[np.int64]
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    if at == len(cards):
+    if at == len(gpus):
         yield chosen, others
         return
-    bit = 1 << cards[at]
+    bit = 1 << gpus[at]
     if size:
-        yield from _splits(cards, at + 1, size - 1, chosen | bit, others)
-    if len(cards) - at > size:
-        yield from _splits(cards, at + 1, size, chosen, np.concatenate((others, others | bit)))
+        yield from _splits(gpus, at + 1, size - 1, chosen | bit, others)
+    if len(gpus) - at > size:
+        yield from _splits(gpus, at + 1, size, chosen, np.concatenate((others, others | bit)))
 
 
 def find_cliques(neighbours: Sequence[int]) -> NDArray[np.bool_]:
-    """For every set, whether each of its cards is a neighbour of every other; one card alone always is.
+    """For every set, whether each of its GPUs is a neighbour of every other; one GPU alone always is.
 
-    `neighbours[i]` is the mask of card i's neighbours.
+    `neighbours[i]` is the mask of GPU i's neighbours.
     """
     n = len(neighbours)
     table = np.ones(1 << n, np.bool_)
-    for card in reversed(range(n)):
-        rest = np.arange(1 << n - card - 1, dtype=np.int64) << card + 1
-        table[rest | 1 << card] = table[rest] & (rest & ~neighbours[card] == 0)
+    for gpu in reversed(range(n)):
+        rest = np.arange(1 << n - gpu - 1, dtype=np.int64) << gpu + 1
+        table[rest | 1 << gpu] = table[rest] & (rest & ~neighbours[gpu] == 0)
     return table
 
 
@@ -74,8 +74,8 @@ def find_components(neighbours: Sequence[int]) -> list[int]:
         while edge:
             part |= edge
             reached = 0
-            for card in list_gpus(edge):
-                reached |= neighbours[card]
+            for gpu in list_gpus(edge):
+                reached |= neighbours[gpu]
             edge = reached & ~part
         found.append(part)
         left &= ~part
@@ -83,9 +83,9 @@ def find_components(neighbours: Sequence[int]) -> list[int]:
 
 
 def mirror_masks(n: int) -> NDArray[np.int64]:
-    """Every mask with its bits turned round: of two sets of one size, the larger has the lower first card."""
+    """Every mask with its bits turned round: of two sets of one size, the larger has the lower first GPU."""
     masks = np.arange(1 << n, dtype=np.int64)
     out = np.zeros(1 << n, np.int64)
-    for card in range(n):
-        out |= (masks >> card & 1) << n - 1 - card
+    for gpu in range(n):
+        out |= (masks >> gpu & 1) << n - 1 - gpu
     return out

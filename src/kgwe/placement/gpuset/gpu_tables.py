@@ -1,26 +1,26 @@
-"""Which cards of a node to take: the best set for every mask of free cards and every count, as tables.
+"""Which GPUs of a node to take: the best set for every mask of free GPUs and every count, as tables.
 
 Best is, in this order:
 
 1. the preference holds (SameNUMA, SamePCIeSwitch, NVLinkRequired),
-2. the ring through the cards is fastest (`kgwe.model.gpu.bandwidth`, data-sheet GB/s),
+2. the ring through the GPUs is fastest (`kgwe.model.gpu.bandwidth`, data-sheet GB/s),
 3. what remains free is worth most to later work (`kgwe.placement.gpuset.leftover`),
-4. the cards have the lowest numbers.
+4. the GPUs have the lowest numbers.
 
 So minBandwidthGBps needs no table of its own: the best set has it, or none does. NVLinkRequired means NVLink
-between every two of the cards; SamePCIeSwitch that no path between them passes a host bridge (PIX or PXB);
-SameNUMA that all are on one NUMA node that is known. One card alone satisfies each of them.
+between every two of the GPUs; SamePCIeSwitch that no path between them passes a host bridge (PIX or PXB);
+SameNUMA that all are on one NUMA node that is known. One GPU alone satisfies each of them.
 
 A table is an array over masks, so one look-up answers for every node of a shape:
 
     table = gpu_tables.build_table(wiring, Preference.NVLINK_REQUIRED)
-    table.best_sets(4)[free]    # mask of the cards to take; 0: there is no such set
+    table.best_sets(4)[free]    # mask of the GPUs to take; 0: there is no such set
     table.gb_per_s(4)[free]     # of that set; NONE_GB_PER_S: there is none, UNKNOWN_GB_PER_S: not known
 
 Tables are built on first use, per count, and kept; nodes whose wiring differs in nothing but bus ids share them.
 
-A table over all sets of cards ends at 16 cards. Wider nodes are known by the number of their free cards alone
-(`is_wide`): they get the cards of the lowest numbers, and their wiring counts as not known, which meets no requirement
+A table over all sets of GPUs ends at 16 GPUs. Wider nodes are known by the number of their free GPUs alone
+(`is_wide`): they get the GPUs of the lowest numbers, and their wiring counts as not known, which meets no requirement
 and wins no comparison.
 """
 
@@ -63,11 +63,11 @@ class Links:
     """Per pair, data-sheet figures; 0: not known."""
     bus_mb_per_s: tuple[tuple[int, ...], ...]
     nvlink: tuple[int, ...]
-    """Per card, the mask of cards it has NVLink to."""
+    """Per GPU, the mask of GPUs it has NVLink to."""
     numa: tuple[int, ...]
-    """Per card, the mask of other cards known to be on its NUMA node."""
+    """Per GPU, the mask of other GPUs known to be on its NUMA node."""
     switch: tuple[int, ...]
-    """Per card, the mask of other cards below its PCIe switch."""
+    """Per GPU, the mask of other GPUs below its PCIe switch."""
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -75,26 +75,26 @@ def read_links(wiring: Wiring) -> Links:
     """What of the wiring counts here."""
     n = len(wiring.slots)
     if n > bandwidth.MAX_TABLED_GPUS:
-        raise errors.Permanent(f"{n} cards in one node: sets are tabled for at most {bandwidth.MAX_TABLED_GPUS}")
-    cards = range(n)
+        raise errors.Permanent(f"{n} GPUs in one node: sets are tabled for at most {bandwidth.MAX_TABLED_GPUS}")
+    gpus = range(n)
     numas = [slot.numa for slot in wiring.slots]
     return Links(
         mb_per_s=_round_to_mb(bandwidth.matrix(wiring)),
         bus_mb_per_s=_round_to_mb(bandwidth.matrix(wiring, bandwidth.pair_bus_gb_per_s)),
-        nvlink=tuple(bitmask.make_mask([b for b in cards if wiring.nvlinks(a, b)]) for a in cards),
+        nvlink=tuple(bitmask.make_mask([b for b in gpus if wiring.nvlinks(a, b)]) for a in gpus),
         numa=tuple(
-            bitmask.make_mask([b for b in cards if b != a and numas[a] is not None and numas[a] == numas[b]])
-            for a in cards
+            bitmask.make_mask([b for b in gpus if b != a and numas[a] is not None and numas[a] == numas[b]])
+            for a in gpus
         ),
         switch=tuple(
-            bitmask.make_mask([b for b in cards if wiring.pcie_relation(a, b) in _BELOW_ONE_SWITCH]) for a in cards
+            bitmask.make_mask([b for b in gpus if wiring.pcie_relation(a, b) in _BELOW_ONE_SWITCH]) for a in gpus
         ),
     )
 
 
 def find_islands(known: Links) -> frozenset[int]:
-    """Masks of cards that belong together: by links of one class or better, by NUMA node, by PCIe switch."""
-    groups = {near | 1 << card for side in (known.numa, known.switch) for card, near in enumerate(side)}
+    """Masks of GPUs that belong together: by links of one class or better, by NUMA node, by PCIe switch."""
+    groups = {near | 1 << gpu for side in (known.numa, known.switch) for gpu, near in enumerate(side)}
     return leftover.find_islands(known.mb_per_s, groups)
 
 
@@ -105,11 +105,11 @@ def _round_to_mb(matrix: NDArray[np.float64]) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, slots=True)
 class GpuSetChoice:
-    """The cards to take."""
+    """The GPUs to take."""
 
     mask: int
     gb_per_s: float
-    """Of the ring through them, data-sheet figures; infinite for one card, UNKNOWN_GB_PER_S when not known."""
+    """Of the ring through them, data-sheet figures; infinite for one GPU, UNKNOWN_GB_PER_S when not known."""
     preference_met: bool
     """Whether the preference holds."""
 
@@ -119,7 +119,7 @@ class GpuSetChoice:
 
 
 class GpuSets:
-    """What holds for every set of cards of one kind of node, whatever is asked for."""
+    """What holds for every set of GPUs of one kind of node, whatever is asked for."""
 
     def __init__(self, known: Links) -> None:
         self.links = known
@@ -149,7 +149,7 @@ class GpuSets:
                 return np.ones(1 << self.gpu_count, np.bool_)
 
 
-# Stands for "infinite" among integers, for sets of one card.
+# Stands for "infinite" among integers, for sets of one GPU.
 _ONE_GPU: Final = np.iinfo(np.int64).max
 
 
@@ -209,7 +209,7 @@ class BestSetTable:
         return holds
 
     def choose(self, free: int, count: int, min_gb_per_s: float = 0.0) -> GpuSetChoice | None:
-        """The cards to take of the free ones; None when no set will do."""
+        """The GPUs to take of the free ones; None when no set will do."""
         mask = int(self.best_sets(count)[free])
         rate = float(self.gb_per_s(count)[free])
         if not mask or (min_gb_per_s and rate < min_gb_per_s):
@@ -223,7 +223,7 @@ class BestSetTable:
         set itself with its bits turned round, from which it is read back.
         """
         if count < 1:
-            raise errors.InvariantBroken(f"a set of {count} cards was asked for")
+            raise errors.InvariantBroken(f"a set of {count} GPUs was asked for")
         n = self.gpu_count
         rings = self._rings
         mirrored = bitmask.mirror_masks(n)
@@ -265,7 +265,7 @@ def build_table(wiring: Wiring, preference: Preference = Preference.NONE, *, req
 
 
 def build_sets(wiring: Wiring) -> GpuSets:
-    """What holds for every set of cards of nodes wired like this."""
+    """What holds for every set of GPUs of nodes wired like this."""
     return _cached_sets(read_links(wiring))
 
 
@@ -280,7 +280,7 @@ def _cached_table(known: Links, preference: Preference, *, required: bool) -> Be
 
 
 def is_wide(wiring: Wiring) -> bool:
-    """Whether a node has too many cards for tables of sets."""
+    """Whether a node has too many GPUs for tables of sets."""
     return len(wiring.slots) > bandwidth.MAX_TABLED_GPUS
 
 
@@ -288,16 +288,16 @@ class ShapeTables:
     """The tables of several shapes end to end, so that one look-up answers for a cluster of mixed nodes:
 
     tables = ShapeTables([wiring, …])
-    row = tables.offset[shape_of_node] + free_mask_of_node    # of a wide shape: + number of free cards
+    row = tables.offset[shape_of_node] + free_mask_of_node    # of a wide shape: + number of free GPUs
     tables.best_sets(4, Preference.NONE)[row]
     """
 
     def __init__(self, wirings: Sequence[Wiring]) -> None:
         self._wirings = tuple(wirings)
         self.wide = np.array([is_wide(wiring) for wiring in wirings], np.bool_)
-        """shape -> whether its rows are numbers of free cards, not masks."""
-        cards = [len(wiring.slots) for wiring in wirings]
-        sizes = [n + 1 if wide else 1 << n for n, wide in zip(cards, self.wide.tolist(), strict=True)]
+        """shape -> whether its rows are numbers of free GPUs, not masks."""
+        gpus = [len(wiring.slots) for wiring in wirings]
+        sizes = [n + 1 if wide else 1 << n for n, wide in zip(gpus, self.wide.tolist(), strict=True)]
         self.offset = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))[:-1]
         self._best: dict[tuple[int, Preference, bool], NDArray[np.uint16]] = {}
         self._gb_per_s: dict[tuple[int, Preference, bool], NDArray[np.float32]] = {}

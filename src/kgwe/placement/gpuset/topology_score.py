@@ -1,4 +1,4 @@
-"""What the cards a pod would get are worth to it, and what taking them costs others: 0..100, as one table.
+"""What the GPUs a pod would get are worth to it, and what taking them costs others: 0..100, as one table.
 
 The bases and factors are the documented ones:
 
@@ -8,16 +8,16 @@ The bases and factors are the documented ones:
     SameNUMA                      50..90     the same
     SamePCIeSwitch                50..80     the same
 
-    bandwidth  0..50  the ring through the cards, in proportion to the fastest such ring the fleet's shapes have
-    latency    0..20  the longest path between two of the cards: NVLink 20, PIX 16, PXB 12, PHB 8, NODE 4, SYS 0
+    bandwidth  0..50  the ring through the GPUs, in proportion to the fastest such ring the fleet's shapes have
+    latency    0..20  the longest path between two of the GPUs: NVLink 20, PIX 16, PXB 12, PHB 8, NODE 4, SYS 0
     affinity   0..10  islands left whole: 10 when no free island is broken, 0 when as much is broken as ever can be
 
 The three add up to at most 80, and fill the range of the base in that proportion: 50 + (top - 50) * sum / 80. For None,
 who does not care about links, 50 + affinity. A set with a link that is not known gets no factor at all.
 
-One card has no links, so what counts is what it leaves behind: 50 + 50 * (1 - broken / most that can be broken).
+One GPU has no links, so what counts is what it leaves behind: 50 + 50 * (1 - broken / most that can be broken).
 An island (`kgwe.placement.gpuset.leftover`) is broken when all of it was free and some of it, not all, is taken; it
-counts with its cards, so the loss of a large one costs more.
+counts with its GPUs, so the loss of a large one costs more.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class TopologyPoints:
     points: NDArray[np.float64]
     """0..100."""
     broken: NDArray[np.int32]
-    """Cards in islands that were whole and would be no more."""
+    """GPUs in islands that were whole and would be no more."""
 
 
 def score_sets(
     tables: subset.ShapeTables, wirings: tuple[Wiring, ...], count: int, preference: Preference
 ) -> TopologyPoints:
-    """The tables for pods that ask for so many cards of shapes wired like this."""
+    """The tables for pods that ask for so many GPUs of shapes wired like this."""
     best = tables.best_sets(count, preference)
     broken = _apply_per_shape(tables, wirings, best, _count_broken, np.int32)
     worst = max(int(broken.max(initial=0)), 1)
@@ -121,23 +121,23 @@ def _count_broken(wiring: Wiring, chosen: NDArray[np.int64]) -> NDArray[np.int32
 
 
 def _score_latency(wiring: Wiring, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
-    cards = range(len(wiring.slots))
+    gpus = range(len(wiring.slots))
     points = np.zeros(len(chosen))
     near: list[int] = [0] * len(wiring.slots)
     # From the best class down: each set gets the points of the first class that covers all its paths.
     for relation, worth in LATENCY_POINTS.items():
-        for a in cards:
-            near[a] |= bitmask.make_mask([b for b in cards if b != a and wiring.relation(a, b) is relation])
+        for a in gpus:
+            near[a] |= bitmask.make_mask([b for b in gpus if b != a and wiring.relation(a, b) is relation])
         np.maximum(points, np.where(bitmask.find_cliques(near), worth, 0.0), out=points)
     return points[chosen]
 
 
-def score_nearness(wiring: Wiring, cards: int) -> float:
-    """How near the cards of a mask are to each other, 50..100: the latency points of their pairs, on average.
+def score_nearness(wiring: Wiring, gpus: int) -> float:
+    """How near the GPUs of a mask are to each other, 50..100: the latency points of their pairs, on average.
 
-    100 for one card, which has nothing to be wired to; 0 for none. Cheap, unlike the tables.
+    100 for one GPU, which has nothing to be wired to; 0 for none. Cheap, unlike the tables.
     """
-    chosen = tuple(card for card in range(len(wiring.slots)) if cards >> card & 1)
+    chosen = tuple(gpu for gpu in range(len(wiring.slots)) if gpus >> gpu & 1)
     if not chosen:
         return 0.0
     pairs = tuple(itertools.combinations(chosen, 2))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Node
 
 Slices = tuple[tuple[int, int], ...]
-"""(card, start) of MIG slices."""
+"""(GPU, start) of MIG slices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +147,8 @@ class LiveFleet:
         holder = self._holders.get(key)
         if holder is None:
             return None
-        cards = _booked_gpus(holder) or holder.holding.gpus
-        return replace(holder.holding, gpus=cards, slices=_booked_slices(holder) or holder.holding.slices)
+        gpus = _booked_gpus(holder) or holder.holding.gpus
+        return replace(holder.holding, gpus=gpus, slices=_booked_slices(holder) or holder.holding.slices)
 
     def recorded(self, key: str) -> Holding | None:
         """What the holder was recorded with."""
@@ -197,10 +197,10 @@ class LiveFleet:
             raise errors.InvariantBroken(f"{', '.join(sorted(known))} would hold two places")
         self.snapshot.commit_all(grants)
         for (key, wanted), grant in zip(seats.items(), grants, strict=True):
-            slices = tuple((card, placed.start) for card, placed in grant.slices)
-            cards = grant.whole_or_shared
-            holding = Holding(self.snapshot.nodes[grant.node].name, wanted, cards, slices)
-            self._holders[key] = _Holder(holding, (grant,), last=cards)
+            slices = tuple((gpu, placed.start) for gpu, placed in grant.slices)
+            gpus = grant.whole_or_shared
+            holding = Holding(self.snapshot.nodes[grant.node].name, wanted, gpus, slices)
+            self._holders[key] = _Holder(holding, (grant,), last=gpus)
             self._keys_on.setdefault(holding.node, {})[key] = None
             reserved.append(holding)
         return reserved
@@ -252,12 +252,12 @@ class LiveFleet:
     def _find_less_trusted(self, holder: _Holder, number: int) -> list[_Holder]:
         """Holders booked on devices that this holder has with more trust."""
         known = holder.holding
-        cards = known.gpus & self.snapshot.nodes[number].usable & ~int(self.snapshot.free[number])
+        gpus = known.gpus & self.snapshot.nodes[number].usable & ~int(self.snapshot.free[number])
         if known.amounts.get(resources.SHARED):
-            cards &= ~self._gpus_with_free_share(number)
-        free = {(card, each.start) for card, each in self._list_free_slices(number)} if known.slices else set()
+            gpus &= ~self._gpus_with_free_share(number)
+        free = {(gpu, each.start) for gpu, each in self._list_free_slices(number)} if known.slices else set()
         slices = set(known.slices) - free
-        if not cards and not slices:
+        if not gpus and not slices:
             return []
         others = [self._holders[key] for key in self._keys_on.get(known.node, ())]
         return [
@@ -266,7 +266,7 @@ class LiveFleet:
             if other is not holder
             and other.holding.trust < known.trust
             and any(
-                grant.whole_or_shared & cards or any((card, each.start) in slices for card, each in grant.slices)
+                grant.whole_or_shared & gpus or any((gpu, each.start) in slices for gpu, each in grant.slices)
                 for grant in other.grants
             )
         ]
@@ -283,9 +283,9 @@ class LiveFleet:
         # Amounts in manifests are capped when read; those in plans stored long ago may not be.
         cpu, memory = (min(wanted.get(name, 0), resources.MOST) for name in (resources.CPU, resources.MEMORY))
         count = wanted.get(resources.GPU, 0)
-        cards = self._choose_gpus(holder, count, node)
+        gpus = self._choose_gpus(holder, count, node)
         slices = [(name, number) for name, number in wanted.items() if name.startswith(resources.MIG_PREFIX) and number]
-        grants = [Grant(node, cpu, memory, gpus=cards, pods=wanted.get(resources.PODS, 1))]
+        grants = [Grant(node, cpu, memory, gpus=gpus, pods=wanted.get(resources.PODS, 1))]
         shares = min(wanted.get(resources.SHARED, 0), GPU_MILLI)
         while shares and (share := self._choose_share(holder, node, grants)) is not None:
             shares -= 1
@@ -302,7 +302,7 @@ class LiveFleet:
             if found:
                 grants.append(Grant(node, slices=found, pods=0))
         # A share whose GPU is observed waits for that GPU, whatever else comes free.
-        owed = Debt(count - cards.bit_count(), 0 if holding.observed else shares, tuple(missing))
+        owed = Debt(count - gpus.bit_count(), 0 if holding.observed else shares, tuple(missing))
         grants[0] = replace(grants[0], owed=owed)
         return tuple(grants), bool(owed) or bool(shares)
 
@@ -314,12 +314,12 @@ class LiveFleet:
         mine = list_gpus((holding.gpus or holder.last) & free)[:count]
         if not mine:
             return self.fitter.choose_gpus(Request(Gpus(count=count)), node) if count else 0
-        own = sum(1 << card for card in mine)
+        own = sum(1 << gpu for gpu in mine)
         if len(mine) == count:
             return own
         # Other holders may be known to have GPUs that are not booked for them yet.
         rest = list_gpus(free & ~own & ~self._gpus_of_others(holder))[: count - len(mine)]
-        return own | sum(1 << card for card in rest)
+        return own | sum(1 << gpu for gpu in rest)
 
     def _choose_share(self, holder: _Holder, node: int, mine: Sequence[Grant]) -> Grant | None:
         """One more share beside what it has: of the GPU known to be its own, else of the fullest with room.
@@ -337,17 +337,17 @@ class LiveFleet:
         with_room: list[int] = np.flatnonzero(left >= milli).tolist()
         if holding.observed or not per_gpu:
             # On another GPU it would take the room of other holders.
-            with_room = [card for card in with_room if known >> card & 1]
+            with_room = [gpu for gpu in with_room if known >> gpu & 1]
         if not with_room:
             return None
-        card = min(with_room, key=lambda card: (not known >> card & 1, int(left[card]), card))
-        return Grant(node, share=(card, milli, 0), pods=0) if per_gpu else Grant(node, gpus=1 << card, pods=0)
+        gpu = min(with_room, key=lambda gpu: (not known >> gpu & 1, int(left[gpu]), gpu))
+        return Grant(node, share=(gpu, milli, 0), pods=0) if per_gpu else Grant(node, gpus=1 << gpu, pods=0)
 
     def _gpus_with_free_share(self, node: int) -> int:
         """Mask of the GPUs with a free share."""
         per_gpu = self.snapshot.nodes[node].pieces
         least = share_milli(per_gpu) if per_gpu else GPU_MILLI
-        return sum(1 << card for card in np.flatnonzero(self.snapshot.milli[node] >= least).tolist())
+        return sum(1 << gpu for gpu in np.flatnonzero(self.snapshot.milli[node] >= least).tolist())
 
     def _gpus_of_others(self, holder: _Holder) -> int:
         mask = 0
@@ -359,14 +359,14 @@ class LiveFleet:
 
     def _choose_slices(self, profile: str, number: int, node: int, known: Slices) -> tuple[tuple[int, Placement], ...]:
         found = [
-            (card, each) for card, each in self._list_free_slices(node) if _resource_name(each.profile.name) == profile
+            (gpu, each) for gpu, each in self._list_free_slices(node) if _resource_name(each.profile.name) == profile
         ]
         found.sort(key=lambda each: (each[0], each[1].start) not in known)
         return tuple(found[:number])
 
     def _list_free_slices(self, node: int) -> list[tuple[int, Placement]]:
         cut = self.snapshot.nodes[node].cut
-        return [(card, each) for card in cut for each in self.snapshot.free_slices.get((node, card), ())]
+        return [(gpu, each) for gpu in cut for each in self.snapshot.free_slices.get((node, gpu), ())]
 
     # --- checking ---------------------------------------------------------------------------------------
 
@@ -401,7 +401,7 @@ def _booked_gpus(holder: _Holder) -> int:
 
 
 def _booked_slices(holder: _Holder) -> Slices:
-    return tuple((card, placed.start) for grant in holder.grants for card, placed in grant.slices)
+    return tuple((gpu, placed.start) for grant in holder.grants for gpu, placed in grant.slices)
 
 
 def _resource_name(profile: str) -> str:
@@ -427,8 +427,8 @@ def copy_rows(source: Snapshot, target: Snapshot, nodes: Iterable[int]) -> None:
         none = np.zeros(len(target), np.int32)
         target.owed_slices.setdefault(profile, none)[rows] = source.owed_slices.get(profile, none)[rows]
     for node in rows:
-        for card in source.nodes[node].cut:
-            if (node, card) in source.free_slices:
-                target.free_slices[node, card] = list(source.free_slices[node, card])
+        for gpu in source.nodes[node].cut:
+            if (node, gpu) in source.free_slices:
+                target.free_slices[node, gpu] = list(source.free_slices[node, gpu])
     target.version += 1
     target.changed[rows] = target.version

@@ -81,8 +81,8 @@ class Ledger:
             self.fleet.hold(uid, holding)
             return
         if not holding.observed:
-            cards, slices = planned.gpus or holding.gpus, planned.slices or holding.slices
-            holding = replace(holding, gpus=cards, slices=slices)
+            gpus, slices = planned.gpus or holding.gpus, planned.slices or holding.slices
+            holding = replace(holding, gpus=gpus, slices=slices)
         if self._seat_of.get(uid) == seat:
             self.fleet.hold(uid, holding)
             return

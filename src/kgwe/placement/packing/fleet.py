@@ -1,6 +1,6 @@
-"""The fleet a packing policy looks at: free CPU, memory and card shares of every node, as flat arrays.
+"""The fleet a packing policy looks at: free CPU, memory and GPU shares of every node, as flat arrays.
 
-One column per node, one row per card. Cards are 1000 milli; a node with fewer cards than the widest one has rows that
+One column per node, one row per GPU. GPUs are 1000 milli; a node with fewer GPUs than the widest one has rows that
 are never free. Nothing leaves and nothing moves: `place` is the only change, and it refuses to oversubscribe.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     FloatArray = NDArray[np.float64]
     BoolArray = NDArray[np.bool_]
 
-#: a whole card
+#: a whole GPU
 GPU_MILLI = 1000
 #: the kubelet's limit in the published experiment
 PODS_PER_NODE = 1001
@@ -32,7 +32,7 @@ class Demand(NamedTuple):
     """What a pod asks for, as far as the value of a place is concerned: pods of equal demand are interchangeable."""
 
     cpu_milli: int
-    gpu_milli: int  # per card
+    gpu_milli: int  # per GPU
     num_gpu: int
     gpu_spec: str = ""  # allowed models, joined by "|"; empty: any
 
@@ -111,31 +111,31 @@ class Fleet:
         return fits
 
     def find_whole_gpus(self, node: int, count: int) -> tuple[int, ...]:
-        """The `count` lowest-index cards of a node that nobody uses."""
-        return tuple(int(card) for card in np.flatnonzero(self.gpus[:, node] == GPU_MILLI)[:count])
+        """The `count` lowest-index GPUs of a node that nobody uses."""
+        return tuple(int(gpu) for gpu in np.flatnonzero(self.gpus[:, node] == GPU_MILLI)[:count])
 
     def find_tightest_gpus(self, node: int, demand: Demand) -> tuple[int, ...]:
-        """The cards with the least free share that still holds the demand, lowest index first among equals."""
+        """The GPUs with the least free share that still holds the demand, lowest index first among equals."""
         free = self.gpus[:, node]
         order = np.argsort(free, kind="stable")
-        return tuple(int(card) for card in order if free[card] >= demand.gpu_milli)[: demand.num_gpu]
+        return tuple(int(gpu) for gpu in order if free[gpu] >= demand.gpu_milli)[: demand.num_gpu]
 
-    def place(self, pod: Pod, node: int, cards: Sequence[int]) -> None:
+    def place(self, pod: Pod, node: int, gpus: Sequence[int]) -> None:
         """Take the pod's share; InvariantBroken, with nothing changed, when it is not there to take."""
         demand = pod.demand
-        chosen = self.gpus[list(cards), node]
+        chosen = self.gpus[list(gpus), node]
         if (
-            len(set(cards)) != demand.num_gpu
+            len(set(gpus)) != demand.num_gpu
             or (chosen < demand.gpu_milli).any()
             or self.cpu_free[node] < demand.cpu_milli
             or self.memory_free[node] < pod.memory_mib
         ):
-            raise errors.InvariantBroken(f"node {node} cannot give {pod} on cards {tuple(cards)}")
+            raise errors.InvariantBroken(f"node {node} cannot give {pod} on GPUs {tuple(gpus)}")
         self.pods[node] += 1
         self.cpu_free[node] -= demand.cpu_milli
         self.memory_free[node] -= pod.memory_mib
         if demand.num_gpu:
-            self.gpus[list(cards), node] -= demand.gpu_milli
+            self.gpus[list(gpus), node] -= demand.gpu_milli
             column = self.gpus[:, node]
             self.largest[node] = column.max()
             self.whole[node] = (column == GPU_MILLI).sum()

@@ -2,10 +2,10 @@
 
 Everything is priced in milli of GPU that the coming mix could have used:
 
-- on the card: worth of the free share before and after (`value.ShareWorth`, cutting-stock prices);
+- on the GPU: worth of the free share before and after (`value.ShareWorth`, cutting-stock prices);
 - on the node: free GPU is only worth what the CPU beside it can bring to use (`prices.CpuReach`), so eaters of CPU go
-  where CPU is plentiful, small eaters fill CPU-poor nodes, and pods without GPU go where the cards are gone;
-- in the fleet: models that some pods cannot do without (`prices.ModelRent`), and nodes with several whole cards that
+  where CPU is plentiful, small eaters fill CPU-poor nodes, and pods without GPU go where the GPUs are gone;
+- in the fleet: models that some pods cannot do without (`prices.ModelRent`), and nodes with several whole GPUs that
   large pods need (`prices.GroupRent`).
 
 The policy knows the state of the fleet and the mix, nothing of the order of what comes. It assumes that pods keep
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kgwe.placement.packing.fleet import Demand, Fleet, FloatArray, IntArray
     from kgwe.placement.packing.policy import Mix
 
-# Load expected beyond what is free, as a share of capacity: small pods still come when whole cards are gone.
+# Load expected beyond what is free, as a share of capacity: small pods still come when whole GPUs are gone.
 _OVERRUN = 0.03
 # Pods between two updates of the prices; at 2 the results are the same.
 _UPDATE_EVERY = 10
@@ -80,13 +80,13 @@ class MixFit:
             return self._fleet.find_whole_gpus(node, demand.num_gpu)
         return (self.choose_gpu(demand, node, range(len(self._levels))),)
 
-    def choose_gpu(self, demand: Demand, node: int, cards: Iterable[int]) -> int:
+    def choose_gpu(self, demand: Demand, node: int, gpus: Iterable[int]) -> int:
         """Of these GPUs of the node, the one where a share costs least; the fullest on ties."""
         levels, losses = self._levels[:, node], self._find_losses(demand)
-        return min(cards, key=lambda card: (losses[levels[card]], levels[card]))
+        return min(gpus, key=lambda gpu: (losses[levels[gpu]], levels[gpu]))
 
-    def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
-        del demand, cards
+    def placed(self, demand: Demand, node: int, gpus: tuple[int, ...]) -> None:
+        del demand, gpus
         self.refresh(np.array([node]))
 
     def refresh(self, nodes: IntArray) -> None:
@@ -102,7 +102,7 @@ class MixFit:
         return float(self._shares.worth[LEVELS])
 
     def _value_taken(self, demand: Demand, nodes: IntArray) -> tuple[FloatArray | float, IntArray]:
-        """Worth of the cards the demand would take on each node, and the whole cards left there."""
+        """Worth of the GPUs the demand would take on each node, and the whole GPUs left there."""
         whole = self._fleet.whole[nodes]
         if not demand.is_share:
             return self._gpu_worth * demand.num_gpu, whole - demand.num_gpu

@@ -1,6 +1,6 @@
-"""What a packing policy is: a score per node, and the cards on the node that won.
+"""What a packing policy is: a score per node, and the GPUs on the node that won.
 
-The replay asks for the scores of the nodes where a pod fits, takes the largest (first node on ties) and asks for cards
+The replay asks for the scores of the nodes where a pod fits, takes the largest (first node on ties) and asks for GPUs
 there. A policy never refuses: whatever fits is placed. It sees the present state and the mix of demands, never
 what comes next.
 """
@@ -20,9 +20,9 @@ class Policy(Protocol):
         """One score for each of these nodes, on all of which the demand fits; larger is better."""
 
     def choose_gpus(self, demand: Demand, node: int) -> tuple[int, ...]:
-        """Cards for the demand on a node where it fits."""
+        """GPUs for the demand on a node where it fits."""
 
-    def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
+    def placed(self, demand: Demand, node: int, gpus: tuple[int, ...]) -> None:
         """Told after every placement, when the fleet has already changed."""
 
 

@@ -1,4 +1,4 @@
-"""What else makes a free card scarce: its model, and its intact neighbours.
+"""What else makes a free GPU scarce: its model, and its intact neighbours.
 
 Both are prices in the unit of share worth (milli), set by demand over supply for the load still expected.
 """
@@ -25,14 +25,14 @@ _MODEL_ROUNDS = 3
 # Three times its worth: a model that is needed entirely by those who can use no other.
 _MODEL_DEAREST = 3.0
 # Share of a group's milli that breaking it costs when as many are expected as there are. Nothing at all lets single
-# pods break every group early; much more than this makes them take worse cards than they need to.
+# pods break every group early; much more than this makes them take worse GPUs than they need to.
 _GROUP_SHARE = 0.01
 
 
 class ModelRent:
     """Per node, what a milli costs beyond its worth because others can use no other model.
 
-    The load to come is spread over the free cards of the models it may use; who may choose avoids dear models. Rents
+    The load to come is spread over the free GPUs of the models it may use; who may choose avoids dear models. Rents
     are right when every model gets what it has free.
     """
 
@@ -64,9 +64,9 @@ class ModelRent:
 
 
 class GroupRent:
-    """What it costs to break the last nodes on which pods with several cards can run.
+    """What it costs to break the last nodes on which pods with several GPUs can run.
 
-    For every such demand m of the mix a node has room for q(m) = min(whole cards / cards of m, CPU / CPU of m) pods.
+    For every such demand m of the mix a node has room for q(m) = min(whole GPUs / GPUs of m, CPU / CPU of m) pods.
     Losing one costs its milli times a share that grows with (pods of m to come / room left in the fleet) squared:
     next to nothing while there is plenty.
     """
@@ -94,7 +94,7 @@ class GroupRent:
         ]
 
     def losses(self, nodes: IntArray, whole_after: IntArray, cpu_after: IntArray) -> FloatArray:
-        """For each of the nodes, the price of the room that goes when it is left with that many whole cards and CPU."""
+        """For each of the nodes, the price of the room that goes when it is left with that many whole GPUs and CPU."""
         losses: FloatArray = np.zeros(len(nodes))
         for m, room, price in zip(self._demands, self._room, self._price, strict=True):
             losses += price * (room[nodes] - self._room_for(m, nodes, whole_after, cpu_after))
@@ -114,15 +114,15 @@ class GroupRent:
 class CpuReach:
     """What part of a node's free GPU its free CPU can bring to use.
 
-    A demand that takes d milli-CPU per card can use min(1, rho / d) of a node that has rho milli-CPU per free card. Its
+    A demand that takes d milli-CPU per GPU can use min(1, rho / d) of a node that has rho milli-CPU per free GPU. Its
     mean over the mix, weighted by load, is what one pod drawn at random could use; a node waits for several and
     misses out only when none of `_DRAWS` suits.
     """
 
-    # Few: CPU outweighs the fit of the card. Many: nodes run dry of CPU, waiting for small eaters that never come.
+    # Few: CPU outweighs the fit of the GPU. Many: nodes run dry of CPU, waiting for small eaters that never come.
     # The most sensitive number here: the default list gives 96.25 at 3, 96.1 at 2.5 and at 4, 95.4 at 10.
     _DRAWS = 3
-    _STEP = 10  # milli-CPU per card between entries of the table
+    _STEP = 10  # milli-CPU per GPU between entries of the table
     _MOST = 128_000
 
     def __init__(self, mix: Mix) -> None:
@@ -131,8 +131,8 @@ class CpuReach:
         for demand, count in zip(mix.demands, mix.counts.tolist(), strict=True):
             if demand.num_gpu:
                 milli = count * demand.total_milli
-                per_card = max(demand.cpu_milli * GPU_MILLI / demand.total_milli, 1)
-                reach += milli * np.minimum(1, density / per_card)
+                per_gpu = max(demand.cpu_milli * GPU_MILLI / demand.total_milli, 1)
+                reach += milli * np.minimum(1, density / per_gpu)
                 load += milli
         self._table: FloatArray = 1 - (1 - reach / max(load, 1)) ** self._DRAWS
 

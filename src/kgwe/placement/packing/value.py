@@ -1,8 +1,8 @@
-"""What a free share of a card is worth, given what is still to come.
+"""What a free share of a GPU is worth, given what is still to come.
 
-A card with 530 milli free is worth more than its size says when 470s come by the dozen, and a card with 190 is worth
+A GPU with 530 milli free is worth more than its size says when 470s come by the dozen, and a GPU with 190 is worth
 next to nothing when only a few 160s will ever ask for it. This is the cutting-stock problem: cover the coming shares
-with the cards there are, least waste first. Its dual has one number per share size, the *rent* mu(s): what a pod of
+with the GPUs there are, least waste first. Its dual has one number per share size, the *rent* mu(s): what a pod of
 that size is missed elsewhere. A hole of r milli is then worth the best sequence of pods that could fill it,
 
     worth(r) = max over sequences with sum(s) <= r of  sum(s - mu(s)),
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: grid of free shares, in milli; demands are rounded up to it, free shares down
 GRID = 10
-#: levels of a card: 0 .. LEVELS
+#: levels of a GPU: 0 .. LEVELS
 LEVELS = GPU_MILLI // GRID
 
 # Milli. Results hardly move between 5 and 14; at 30, worth no longer tells 30 milli of waste from none.
@@ -56,13 +56,13 @@ class ShareWorth:
 
     def __init__(self, mix: Mix, temperature: float = _TEMPERATURE, before: ShareWorth | None = None) -> None:
         """`before`: the worth under an earlier mix, whose rents are a good start."""
-        cards: Counter[int] = Counter()
+        gpus: Counter[int] = Counter()
         for demand, count in zip(mix.demands, mix.counts.tolist(), strict=True):
             if demand.num_gpu:
-                cards[level(demand.gpu_milli)] += count * demand.num_gpu
-        self._sizes: IntArray = np.array(sorted(cards), dtype=np.int64)
-        asked: FloatArray = np.array([cards[size] for size in self._sizes.tolist()], dtype=np.float64)
-        # Cards' worth of demand of each size per milli of load.
+                gpus[level(demand.gpu_milli)] += count * demand.num_gpu
+        self._sizes: IntArray = np.array(sorted(gpus), dtype=np.int64)
+        asked: FloatArray = np.array([gpus[size] for size in self._sizes.tolist()], dtype=np.float64)
+        # GPUs' worth of demand of each size per milli of load.
         load = float((asked * self._sizes).sum()) * GRID
         self._per_milli: FloatArray = np.divide(asked, max(load, 1.0))
         self._rent: FloatArray = np.zeros(len(self._sizes))
@@ -75,7 +75,7 @@ class ShareWorth:
         self.worth: FloatArray = np.arange(0, GPU_MILLI + 1, GRID, dtype=np.float64)
 
     def update(self, free_levels: IntArray, coming_milli: float) -> None:
-        """Follow the fleet: its cards by level of free share, and the load still expected."""
+        """Follow the fleet: its GPUs by level of free share, and the load still expected."""
         holes = np.bincount(free_levels.ravel(), minlength=LEVELS + 1).astype(np.float64)
         holes[0] = 0
         expected = self._per_milli * coming_milli
@@ -84,7 +84,7 @@ class ShareWorth:
         self._rounds = 1
 
     def losses(self, size: int) -> FloatArray:
-        """Worth lost by placing `size` levels on a card, by its free level; infinite where they do not fit."""
+        """Worth lost by placing `size` levels on a GPU, by its free level; infinite where they do not fit."""
         losses = np.full(LEVELS + 1, np.inf)
         losses[size:] = self.worth[size:] - self.worth[: LEVELS + 1 - size]
         return losses

@@ -37,7 +37,7 @@ class Ask:
     request: Request
     amounts: Mapping[str, int] = field(default_factory=dict)
     pods: int = 1
-    #: whether `pods` (then 1) may become more where no node has that many cards
+    #: whether `pods` (then 1) may become more where no node has that many GPUs
     divisible: bool = False
     #: ranks that are divided equally over the pods; 0: none
     ranks: int = 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Candidate(NamedTuple):
-    """A node that fits, with its whole cards."""
+    """A node that fits, with its whole GPUs."""
 
     name: str
     free: int

@@ -3,7 +3,7 @@
 Every suggestion is one change, made on the same snapshot and planned anew before it is offered: it carries the plan
 it leads to. Nothing is guessed, so "no change found" is an answer too.
 
-    LowerLevel        the required level, one step at a time           RelaxWiring     links between a pod's own cards
+    LowerLevel        the required level, one step at a time           RelaxWiring     links between a pod's own GPUs
     FewerReplicas     as many as fit                                   RelaxNetwork    GB/s between nodes
     OtherModel        any GPU model and architecture                   RelaxSegment    groups that must stay together
     MixModels         several models, or CPU arch                       RelaxSpread     limits per leaf and per node
@@ -59,7 +59,7 @@ class GangReason(enum.StrEnum):
     WIRING_NOT_MET = "WiringNotMet"
     WRONG_GPU_MODEL = "WrongGPUModel"
     MODELS_DIFFER = "ModelsDiffer"
-    """There is room, but not on cards of one model, which the gang demands."""
+    """There is room, but not on GPUs of one model, which the gang demands."""
     NODES_TAINTED = "NodesTainted"
     NOT_ON_SPOT = "NotOnSpot"
     """There is room, but not on spot nodes, which the gang requires."""
@@ -176,7 +176,7 @@ _REASONS: Final[Mapping[GangReason, str]] = {
     GangReason.SEGMENTS_DO_NOT_FIT: "there is room for the pods, but not for whole segments of them",
     GangReason.NETWORK_TOO_SLOW: "the network where there is room is too slow, or its speed is not known",
     GangReason.TOO_MANY_PER_DOMAIN: "its own limits per leaf or per node leave too little room",
-    GangReason.WIRING_NOT_MET: "cards are free, but not wired as its pods require",
+    GangReason.WIRING_NOT_MET: "GPUs are free, but not wired as its pods require",
     GangReason.WRONG_GPU_MODEL: "there is room on other GPU models only",
     GangReason.MODELS_DIFFER: "there is room, but not on nodes of one GPU model and CPU architecture",
     GangReason.NOT_ON_SPOT: "there is room, but not on spot nodes",
@@ -308,7 +308,7 @@ def _relaxed(gang: GangRequest) -> Iterator[_Tried]:
         yield ChangeKind.RELAX_SPREAD, text, lifted
     wired = {Preference.NVLINK_REQUIRED, Preference.SAME_NUMA, Preference.SAME_PCIE_SWITCH}
     if any(role.request.preference in wired or role.request.min_bandwidth_gbps for role in gang.roles):
-        text = "accept cards that are not wired as required (ring {rate} GB/s)"
+        text = "accept GPUs that are not wired as required (ring {rate} GB/s)"
         changed = gang.with_requests(preference=Preference.NONE, min_bandwidth_gbps=0.0)
         yield ChangeKind.RELAX_WIRING, text, changed
 
@@ -318,7 +318,7 @@ def _models(search: GangSearch, gang: GangRequest) -> Iterator[_Tried]:
         yield ChangeKind.OTHER_MODEL, "accept {models}", gang.with_requests(model="", architecture="")
     if gang.hardware is Hardware.SAME:
         changed = dataclasses.replace(gang, hardware=Hardware.PREFER_SAME)
-        yield ChangeKind.MIX_MODELS, "mix {models} (the slowest card sets the pace)", changed
+        yield ChangeKind.MIX_MODELS, "mix {models} (the slowest GPU sets the pace)", changed
     if gang.hardware is not Hardware.ANY and len(search.fitter.snapshot.kinds.archs) > 1:
         changed = dataclasses.replace(gang, hardware=Hardware.ANY)
         yield ChangeKind.MIX_MODELS, "mix CPU architectures ({models})", changed

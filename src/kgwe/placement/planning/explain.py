@@ -1,7 +1,7 @@
 """Why work has no place now, as far as it can be told: what binds, how near it comes, and what would start it.
 
 Every suggestion is one change, planned again on the current snapshot: `kgwe.placement.planning.diagnosis` has those of
-gangs, and two more are tried here for whole cards in one pod: fewer of them, and the same number divided among several
+gangs, and two more are tried here for whole GPUs in one pod: fewer of them, and the same number divided among several
 pods.
 """
 
@@ -50,7 +50,7 @@ class Best:
 
     level: str
     domain: str
-    #: pods (or, on a node, cards or slices) that there is room for, and that are needed
+    #: pods (or, on a node, GPUs or slices) that there is room for, and that are needed
     room: int
     needed: int
 
@@ -155,7 +155,7 @@ def _binding(found: Refusal, nodes: int) -> str:
 def _nearest(ask: Ask, near: Shortage) -> Best:
     gpus = ask.request.gpus
     needed = gpus.slices or gpus.count
-    return Best("node", near.name, max(needed - (near.slices or near.cards), 0), needed)
+    return Best("node", near.name, max(needed - (near.slices or near.gpus), 0), needed)
 
 
 def _alone(fleet: FleetView, ask: Ask, evictable: Evictable | None) -> Iterator[Change]:
@@ -179,7 +179,7 @@ def _fewer(fleet: FleetView, ask: Ask) -> Iterator[Change]:
 
 
 def _divided(fleet: FleetView, ask: Ask) -> Iterator[Change]:
-    """Cards that one node does not have free, several may."""
+    """GPUs that one node does not have free, several may."""
     count = ask.request.gpus.count
     if not ask.divisible:
         return

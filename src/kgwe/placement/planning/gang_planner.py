@@ -99,7 +99,7 @@ class GangPlanner:
         return _refuse(found) if isinstance(found, Shortfall) else found
 
     def survey(self, gang: GangRequest | None, seats: Sequence[tuple[str, int]]) -> GangLocation | None:
-        """The place of pods that have their seats (node, mask of cards); None when a node is not there."""
+        """The place of pods that have their seats (node, mask of GPUs); None when a node is not there."""
         return site.locate_gang(self._search, gang, seats)
 
 

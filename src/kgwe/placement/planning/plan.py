@@ -24,14 +24,14 @@ class Seat:
     """The node and the devices of one pod."""
 
     node: str
-    #: mask of whole cards, or of the one it has a share of
+    #: mask of whole GPUs, or of the one it has a share of
     gpus: int = 0
-    #: (card, start) of MIG slices
+    #: (GPU, start) of MIG slices
     slices: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def from_grant(cls, node: str, grant: Grant) -> Seat:
-        return cls(node, grant.whole_or_shared, tuple((card, placed.start) for card, placed in grant.slices))
+        return cls(node, grant.whole_or_shared, tuple((gpu, placed.start) for gpu, placed in grant.slices))
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Plan:
     amounts: Mapping[str, int]
     score: float
     parts: Mapping[str, float]
-    #: predicted ring through its cards; None when there is nothing to join, 0 when not known
+    #: predicted ring through its GPUs; None when there is nothing to join, 0 when not known
     gb_per_s: float | None
     level: str = ""
     domain: str = ""

@@ -73,7 +73,7 @@ def make_plan(
 
 
 def divide_ask(fitter: Fitter, ask: Ask) -> Ask:
-    """The ask with its cards divided among the fewest pods that nodes could hold; as it is when one can."""
+    """The ask with its GPUs divided among the fewest pods that nodes could hold; as it is when one can."""
     count = ask.request.gpus.count
     if not ask.divisible or not count:
         return ask

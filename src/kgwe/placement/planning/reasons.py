@@ -87,14 +87,14 @@ def _describe_room(fitter: Fitter, request: Request, found: Refusal) -> str:
 
 
 def _count_free(snapshot: Snapshot, gpus: Gpus) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Node -> free cards, or free slices of the profile."""
+    """Node -> free GPUs, or free slices of the profile."""
     if gpus.slices:
         return snapshot.slices.get(gpus.profile, np.zeros(len(snapshot), np.int32)).astype(np.int64)
     return np.bitwise_count(snapshot.free).astype(np.int64)
 
 
 def _describe_nearest(gpus: Gpus, near: Shortage) -> str:
-    lacks = near.cards or near.slices
+    lacks = near.gpus or near.slices
     if lacks:
         has = (gpus.slices or gpus.count) - lacks
         return f"{near.name} comes nearest with {has} free"

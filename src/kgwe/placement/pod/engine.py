@@ -66,7 +66,7 @@ class Decision:
     name: str
     grant: Grant
     score: Score
-    #: ring through its cards, data-sheet figures; None for fewer than two, 0 when not known
+    #: ring through its GPUs, data-sheet figures; None for fewer than two, 0 when not known
     gb_per_s: float | None
 
     @property

@@ -7,15 +7,15 @@ even while it is full. `check_empty_nodes` gives only those and so tells "wait" 
     fitter = Fitter(snapshot)
     fitter.check_nodes(request)        # node -> FitStatus
     fitter.count_pods(request)         # node -> how many such pods, one after the other
-    fitter.find_grant(request, node)   # the cards, share or slices it gets there; None where the status is not FITS
+    fitter.find_grant(request, node)   # the GPUs, share or slices it gets there; None where the status is not FITS
 
 Every preference but None and NVLinkOptimal is a requirement (`kgwe.placement.gpuset.gpu_tables` says what each means),
 and so is minBandwidthGBps. Links that are not known satisfy neither, and memory that is not known holds no share of
 known size.
 
-What a pod gets of a node: whole cards as the tables of best sets say; a share of the fullest card that still holds it,
-and only then of a whole one, that whose loss costs least; slices of the card with the fewest left, so that other
-cards stay empty enough to be cut anew.
+What a pod gets of a node: whole GPUs as the tables of best sets say; a share of the fullest GPU that still holds it,
+and only then of a whole one, that whose loss costs least; slices of the GPU with the fewest left, so that other
+GPUs stay empty enough to be cut anew.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class FitStatus(enum.IntEnum):
     WRONG_MODEL = 3
     WRONG_ARCHITECTURE = 4
     GPU_MEMORY = 5
-    """Its cards have too little memory, or it is not known how much."""
+    """Its GPUs have too little memory, or it is not known how much."""
     TOO_FEW_GPUS = 6
-    """Even when nothing runs there: cards, shares of that size, or slices of the profile."""
+    """Even when nothing runs there: GPUs, shares of that size, or slices of the profile."""
     GPUS_TAKEN = 7
     WIRING = 8
-    """Cards enough, but no set of them that meets the preference and the bandwidth."""
+    """GPUs enough, but no set of them that meets the preference and the bandwidth."""
     SHARE_TAKEN = 9
-    """No card has that much left."""
+    """No GPU has that much left."""
     NO_SLICE = 10
     CPU = 11
     MEMORY = 12
@@ -101,7 +101,7 @@ _MEMORY: Final = np.uint8(FitStatus.MEMORY)
 _PODS: Final = np.uint8(FitStatus.PODS)
 
 _PAIR: Final = 2
-# What a card of the node can be divided into, beside the milli of its equal shares.
+# What a GPU of the node can be divided into, beside the milli of its equal shares.
 _ANY: Final = -1
 _WHOLE: Final = 0
 _EVERYWHERE: Final = slice(None)
@@ -109,13 +109,13 @@ _EVERYWHERE: Final = slice(None)
 _KEPT: Final = 2048
 # Faster than any link, and no more than the tables' 32-bit floats can be compared with.
 _FASTEST_GB_PER_S: Final = 1e30
-# Bandwidths may be anything; a shape of 16 cards takes half a megabyte for each.
+# Bandwidths may be anything; a shape of 16 GPUs takes half a megabyte for each.
 _KEPT_SETS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class _SetTables:
-    """Tables of one kind of request for whole cards, over the rows of `subset.ShapeTables`."""
+    """Tables of one kind of request for whole GPUs, over the rows of `subset.ShapeTables`."""
 
     codes: Codes
     """FITS, GPUS_TAKEN or WIRING."""
@@ -133,7 +133,7 @@ class Fitter:
         self._offset: NDArray[np.int64] = self.tables.offset[snapshot.shape]
         self._wide: NDArray[np.bool_] = self.tables.wide[snapshot.shape]
         self._has_wide = bool(self._wide.any())
-        # Requests for more cards than the largest node has are refused alike: one table serves them all.
+        # Requests for more GPUs than the largest node has are refused alike: one table serves them all.
         self._too_many = max((shape.gpu_count for shape in snapshot.shapes), default=0) + 1
         self._usable = np.array([node.usable for node in nodes], np.int64)
         self._cpu_milli = np.array([node.cpu_milli for node in nodes], np.int64)
@@ -148,7 +148,7 @@ class Fitter:
         return self._rows(self._free_gpus(at), at)
 
     def _free_gpus(self, at: At) -> NDArray[np.int64]:
-        """Free cards of these nodes, less those that pods on overcommitted nodes get first."""
+        """Free GPUs of these nodes, less those that pods on overcommitted nodes get first."""
         own, owed = self.snapshot.free[at], self.snapshot.owed[at]
         if not owed.any():
             return own
@@ -219,8 +219,8 @@ class Fitter:
     def _count_slices_when_empty(self, profile: str) -> NDArray[np.int32]:
         counts = np.zeros(len(self.snapshot), np.int32)
         for number, node in enumerate(self.snapshot.nodes):
-            for card, cut in node.cut.items():
-                if node.healthy >> card & 1:
+            for gpu, cut in node.cut.items():
+                if node.healthy >> gpu & 1:
                     counts[number] += sum(each.profile.name == profile for each in cut)
         return counts
 
@@ -260,13 +260,13 @@ class Fitter:
 
     @functools.cached_property
     def share_counts(self) -> tuple[int, ...]:
-        """Numbers of shares that nodes offer per card, the most frequent first, then the fewest."""
+        """Numbers of shares that nodes offer per GPU, the most frequent first, then the fewest."""
         found = collections.Counter(node.pieces for node in self.snapshot.nodes if node.pieces and node.ready)
         return tuple(sorted(found, key=lambda pieces: (-found[pieces], pieces)))
 
     @property
     def usual_shares(self) -> int:
-        """How most nodes that share their cards divide them; 0 when none does."""
+        """How most nodes that share their GPUs divide them; 0 when none does."""
         return self.share_counts[0] if self.share_counts else 0
 
     def mask_avoided(self, request: Request, nodes: NDArray[np.intp]) -> NDArray[np.bool_]:
@@ -279,7 +279,7 @@ class Fitter:
     # --- room -------------------------------------------------------------------------------------------
 
     def count_pods(self, request: Request) -> NDArray[np.int32]:
-        """How many such pods each node takes now, one after the other, each given its best cards."""
+        """How many such pods each node takes now, one after the other, each given its best GPUs."""
         snapshot, gpus = self.snapshot, request.gpus
         room = snapshot.pods.astype(np.int64)
         if request.cpu_milli:
@@ -289,10 +289,10 @@ class Fitter:
         if gpus.count:
             np.minimum(room, self._set_tables(request).room[self.table_rows(_EVERYWHERE)], out=room)
         elif gpus.milli:
-            on_card = snapshot.milli // gpus.milli
+            on_gpu = snapshot.milli // gpus.milli
             if gpus.share_mib:
-                on_card = np.minimum(on_card, snapshot.share_mib // gpus.share_mib)
-            np.minimum(room, on_card.sum(axis=1) - snapshot.owed_shares, out=room)
+                on_gpu = np.minimum(on_gpu, snapshot.share_mib // gpus.share_mib)
+            np.minimum(room, on_gpu.sum(axis=1) - snapshot.owed_shares, out=room)
         elif gpus.slices:
             np.minimum(room, self._count_free_slices(gpus.profile) // gpus.slices, out=room)
         room[self.check_empty_nodes(request) != FitStatus.FITS] = 0
@@ -317,7 +317,7 @@ class Fitter:
         return Grant(node, cpu, memory, gpus=self.choose_gpus(request, node) if gpus.count else 0)
 
     def choose_gpus(self, request: Request, node: int) -> int:
-        """Mask of the whole cards the request would get of the node's free ones; 0 when no set will do."""
+        """Mask of the whole GPUs the request would get of the node's free ones; 0 when no set will do."""
         best = self._set_tables(request).best
         if self._wide[node]:
             return self._choose_lowest(best, request.gpus.count, node)
@@ -327,7 +327,7 @@ class Fitter:
         return _without_lowest(int(self.snapshot.free[node]), int(self.snapshot.owed[node]))
 
     def choose_masks(self, count: int, nodes: NDArray[np.intp]) -> NDArray[np.int64]:
-        """The best set of so many of each node's free cards, whatever their wiring; 0 where there are too few."""
+        """The best set of so many of each node's free GPUs, whatever their wiring; 0 where there are too few."""
         best = self.tables.best_sets(count, Preference.NONE)
         found: NDArray[np.int64] = best[self.table_rows(nodes)].astype(np.int64)
         for place in np.flatnonzero(self._wide[nodes]).tolist():
@@ -340,7 +340,7 @@ class Fitter:
         return bitmask.take_lowest(free, count) if best[self._offset[node] + free.bit_count()] else 0
 
     def predict_gb_per_s(self, request: Request, node: int) -> float | None:
-        """Ring bandwidth of the cards it would get, data-sheet figures; None for less than two, 0 when not known."""
+        """Ring bandwidth of the GPUs it would get, data-sheet figures; None for less than two, 0 when not known."""
         if request.gpus.count < _PAIR:
             return None
         rates = self.tables.gb_per_s(request.gpus.count, request.preference)
@@ -349,19 +349,19 @@ class Fitter:
     def _choose_shared_gpu(self, gpus: Gpus, node: int) -> int:
         milli, mib = self.snapshot.milli[node], self.snapshot.share_mib[node]
         left = np.where((milli >= gpus.milli) & (mib >= gpus.share_mib), milli, GPU_MILLI + 1)
-        card = int(left.argmin())
-        if left[card] < GPU_MILLI:
-            return card
-        # A whole card has to be broken into: the one whose loss costs least.
+        gpu = int(left.argmin())
+        if left[gpu] < GPU_MILLI:
+            return gpu
+        # A whole GPU has to be broken into: the one whose loss costs least.
         return self.choose_gpus(_ONE_GPU, node).bit_length() - 1
 
     def _choose_slices(self, gpus: Gpus, node: int) -> tuple[tuple[int, Placement], ...]:
-        cut = {card: self.snapshot.free_slices.get((node, card), []) for card in self.snapshot.nodes[node].cut}
-        fullest_first = sorted(cut, key=lambda card: (len(cut[card]), card))
+        cut = {gpu: self.snapshot.free_slices.get((node, gpu), []) for gpu in self.snapshot.nodes[node].cut}
+        fullest_first = sorted(cut, key=lambda gpu: (len(cut[gpu]), gpu))
         found = [
-            (card, each)
-            for card in fullest_first
-            for each in sorted(cut[card], key=lambda placed: placed.start)
+            (gpu, each)
+            for gpu in fullest_first
+            for each in sorted(cut[gpu], key=lambda placed: placed.start)
             if each.profile.name == gpus.profile
         ]
         return tuple(found[: gpus.slices])
@@ -406,7 +406,7 @@ def _count_sets(best: NDArray[np.uint16], masks: NDArray[np.int64]) -> NDArray[n
 
 
 def _without_lowest(free: int, owed: int) -> int:
-    """The mask without its lowest cards, as many as are owed."""
+    """The mask without its lowest GPUs, as many as are owed."""
     while free and owed > 0:
         free &= free - 1
         owed -= 1
@@ -414,7 +414,7 @@ def _without_lowest(free: int, owed: int) -> int:
 
 
 def _count_shares(milli: NDArray[np.int32], holds: NDArray[np.bool_], gpus: Gpus) -> NDArray[np.int64]:
-    """Node -> shares of this size that its cards have left."""
+    """Node -> shares of this size that its GPUs have left."""
     left: NDArray[np.int64] = np.where(holds, milli // gpus.milli, 0).sum(axis=1)
     return left
 

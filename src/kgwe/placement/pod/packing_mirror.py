@@ -67,11 +67,11 @@ class PackingMirror:
         # An overcommitted node has less than nothing left.
         fleet.cpu_free[nodes] = np.maximum(snapshot.cpu_milli[nodes], 0)
         fleet.memory_free[nodes] = snapshot.memory_bytes[nodes] // _MIB
-        cards = snapshot.milli[nodes].T
-        fleet.gpus[:, nodes] = cards
-        fleet.largest[nodes] = cards.max(axis=0, initial=0)
-        fleet.whole[nodes] = (cards == GPU_MILLI).sum(axis=0)
-        fleet.gpu_free[nodes] = cards.sum(axis=0)
+        gpus = snapshot.milli[nodes].T
+        fleet.gpus[:, nodes] = gpus
+        fleet.largest[nodes] = gpus.max(axis=0, initial=0)
+        fleet.whole[nodes] = (gpus == GPU_MILLI).sum(axis=0)
+        fleet.gpu_free[nodes] = gpus.sum(axis=0)
 
 
 def _class_of(node: Node) -> str:

@@ -1,10 +1,10 @@
 """The order a strategy puts nodes in: one number per node that fits, the largest wins, ties go to the first node.
 
-    score          the score; work for one card first goes where it breaks no whole island
+    score          the score; work for one GPU first goes where it breaks no whole island
     pack           the fullest node, by share of its GPUs in use
     spread         the emptiest node, by share
-    leastLoaded    the node with most GPU left, in cards
-    costOptimized  the lowest price per card and hour; nodes without a known price after all others, of these spot nodes
+    leastLoaded    the node with most GPU left, in GPUs
+    costOptimized  the lowest price per GPU and hour; nodes without a known price after all others, of these spot nodes
                    and those declared cheap first
     random         any, each as likely as the other
     mixfit         the node where the pod costs the pods to come least (`mixfit_strategy`, which ranks by itself);
@@ -113,7 +113,7 @@ class Ranking:
 
 
 def _rank_prices(nodes: Sequence[Node]) -> Floats:
-    """Higher is cheaper, equal where the price per card is; not known is dearer than anything known."""
+    """Higher is cheaper, equal where the price per GPU is; not known is dearer than anything known."""
     prices = np.array(
         [
             np.inf

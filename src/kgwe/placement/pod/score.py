@@ -1,13 +1,13 @@
 """How good a node is for a pod that fits there: 0..100 from three parts, each 0..100 and each "more is better".
 
-    topology  40 %  the wiring of the cards it would get and the islands it would leave whole (`wiring_score`);
+    topology  40 %  the wiring of the GPUs it would get and the islands it would leave whole (`wiring_score`);
                     50 for slices and for work without GPUs, which no wiring touches
     resource  35 %  how full the node's GPUs are once the pod is there: full nodes are filled first, empty ones stay
-                    empty for work that needs a whole one. Counted in milli-cards, so that eight cards count eight times
+                    empty for work that needs a whole one. Counted in milli-GPUs, so that eight GPUs count eight times
                     as much as one; for work without GPUs the mean of CPU and memory
     balance   25 %  how evenly CPU and memory remain beside the GPUs: 100 minus the percentage points by which the share
                     of CPU or memory left falls behind the share of GPU left. A node whose CPU goes before its
-                    cards strands the cards. The other way round costs nothing: spare CPU beside full cards is no
+                    GPUs strands the GPUs. The other way round costs nothing: spare CPU beside full GPUs is no
                     loss, and to punish it would keep nodes from being filled
 
     score = (40 * topology + 35 * resource + 25 * balance) / 100 + hint, kept within 0..100
@@ -70,7 +70,7 @@ class ScoreParts(NamedTuple):
     topology: Floats
     resource: Floats
     balance: Floats
-    #: cards of islands the pod would break
+    #: GPUs of islands the pod would break
     broken: NDArray[np.int32]
 
 
@@ -118,7 +118,7 @@ class Scorer:
         memory = (snapshot.memory_bytes[nodes] - request.memory_bytes) / self._memory[nodes]
         gpu = (self.free_gpu_milli()[nodes] - self._wanted_milli(gpus, nodes)) / self._gpu[nodes]
         if not self._all_have_gpu:
-            # Without cards there is nothing to strand.
+            # Without GPUs there is nothing to strand.
             gpu = np.where(self._has_gpu[nodes], gpu, 0.0)
         if gpus.count or gpus.milli or gpus.slices:
             resource = HIGHEST * (1 - gpu)
@@ -129,7 +129,7 @@ class Scorer:
         return ScoreParts(topology, resource, HIGHEST * (1 - stranded), broken)
 
     def free_gpu_milli(self) -> Floats:
-        """Node -> milli-cards nobody uses, slices counted by their part of a card; shared, do not write to it."""
+        """Node -> milli-GPUs nobody uses, slices counted by their part of a GPU; shared, do not write to it."""
         snapshot = self._snapshot
         if self._seen != snapshot.version:
             changed = snapshot.changed_since(self._seen)
@@ -148,7 +148,7 @@ class Scorer:
         return gpus.count * GPU_MILLI + gpus.milli
 
     def _slice_milli_of(self, profile: str) -> Floats:
-        """Node -> what one slice is of a card there."""
+        """Node -> what one slice is of a GPU there."""
         if profile not in self._slice_milli:
             per_shape = np.zeros(len(self._snapshot.shapes))
             for number, shape in enumerate(self._snapshot.shapes):
@@ -167,7 +167,7 @@ class Scorer:
         at = self._fitter.table_rows(nodes)
         points, broken = tables.points[at], tables.broken[at]
         if gpus.milli:
-            # A card that others share already is in no whole island.
+            # A GPU that others share already is in no whole island.
             milli = snapshot.milli[nodes]
             shared = (milli >= gpus.milli) & (milli < GPU_MILLI) & (snapshot.share_mib[nodes] >= gpus.share_mib)
             opened = shared.any(axis=1)

@@ -29,7 +29,7 @@ class Shortage:
     node: int
     name: str
     verdict: FitStatus
-    cards: int = 0
+    gpus: int = 0
     milli: int = 0
     share_mib: int = 0
     slices: int = 0
@@ -48,7 +48,7 @@ class Shortage:
 
 
 _UNITS: Final = {
-    "cards": " GPUs",
+    "gpus": " GPUs",
     "milli": "m of a GPU",
     "share_mib": " MiB of GPU memory",
     "slices": " MIG slices",
@@ -83,7 +83,7 @@ def _count_missing(snapshot: Snapshot, request: Request) -> dict[str, NDArray[np
         "pods": snapshot.pods,
     }
     if gpus.count:
-        free["cards"] = np.bitwise_count(snapshot.free)
+        free["gpus"] = np.bitwise_count(snapshot.free)
     elif gpus.milli:
         free["milli"] = snapshot.milli.max(axis=1, initial=0)
         free["share_mib"] = snapshot.share_mib.max(axis=1, initial=0)
@@ -100,7 +100,7 @@ def _count_missing(snapshot: Snapshot, request: Request) -> dict[str, NDArray[np
 def _requested_amount(request: Request, name: str) -> int:
     gpus = request.gpus
     return {
-        "cards": gpus.count,
+        "gpus": gpus.count,
         "milli": gpus.milli,
         "share_mib": gpus.share_mib,
         "slices": gpus.slices,

@@ -99,8 +99,8 @@ class StartForecast:
         """GPUs of each node on which a pod of the request fits if nothing runs."""
         pods = [role.request for role in request.roles] if isinstance(request, GangRequest) else [request]
         takes = np.any([self._scratch.fitter.check_empty_nodes(pod) == FitStatus.FITS for pod in pods], axis=0)
-        cards = np.array([node.shape.gpu_count for node in self._scratch.snapshot.nodes], np.int64)
-        return np.where(takes, cards, 0)
+        gpus = np.array([node.shape.gpu_count for node in self._scratch.snapshot.nodes], np.int64)
+        return np.where(takes, gpus, 0)
 
     def find_start_time(
         self, request: Request | GangRequest, now_s: float, masked: frozenset[str] = NO_NODES, part: float = 0.5
@@ -222,10 +222,10 @@ def _find_emptiest_domain(
     if missing.domain not in rung.names:
         return None
     places = rung.place_range(rung.names.index(missing.domain))
-    nodes, cards = ladder.node[places], ladder.cards[places]
+    nodes, gpus = ladder.node[places], ladder.cards[places]
     role = next(role for role in gang.roles if role.name == missing.role)
     room = scratch.fitter.count_pods(role.request)[nodes]
-    each = cards // max(role.request.gpus.count, 1)
+    each = gpus // max(role.request.gpus.count, 1)
     each[scratch.fitter.check_empty_nodes(role.request)[nodes] != FitStatus.FITS] = 0
     chosen: list[str] = []
     needed, idle = missing.needed, 0

@@ -151,13 +151,13 @@ class Estimator:
         if not gpus.count and not gpus.milli:
             return None
         able = self._fitter.check_empty_nodes(pod) == FitStatus.FITS
-        cards = gpus.count or 1
+        per_pod = gpus.count or 1
         if gpus.milli:
             pods = math.ceil(pods / (GPU_MILLI // gpus.milli))
         inside = "" if level in (NODE, CLUSTER) else level
         if inside and inside not in self._level_names():
             return None
-        kind = Kind(cards, one_per_node, able.tobytes())
+        kind = Kind(per_pod, one_per_node, able.tobytes())
         return Need(self._kinds.setdefault(kind, kind), pods, inside)
 
     def _choose_group_level(self, needs: Iterable[Need]) -> tuple[LevelTable, int]:
@@ -182,8 +182,8 @@ class Estimator:
         left = remaining_s(p50[:, None], p95[:, None], (now_s - started)[:, None], parts)
         ends = np.concatenate((left, np.zeros((1, SAMPLES)), np.full((1, SAMPLES), np.inf))).astype(np.float32)
         free, never = len(listed), len(listed) + 1
-        cards = np.arange(snapshot.milli.shape[1])
-        who = np.where(snapshot.free[:, None] >> cards & 1, free, never)
+        gpus = np.arange(snapshot.milli.shape[1])
+        who = np.where(snapshot.free[:, None] >> gpus & 1, free, never)
         shares: dict[tuple[int, int], list[tuple[int, int]]] = {}
         whole: list[tuple[int, int, int]] = []
         for number, workload in enumerate(listed):
@@ -193,10 +193,10 @@ class Estimator:
                 elif grant.share is not None:
                     shares.setdefault((grant.node, grant.share[0]), []).append((number, grant.share[1]))
         numbers, nodes, masks = np.array(whole, np.int64).reshape(-1, 3).T
-        row, column = np.nonzero(masks[:, None] >> cards & 1)
+        row, column = np.nonzero(masks[:, None] >> gpus & 1)
         who[nodes[row], column] = numbers[row]
         found: Floats = ends[who].transpose(2, 0, 1)
-        for (node, card), held in shares.items():
-            if int(snapshot.milli[node, card]) + sum(milli for _, milli in held) == GPU_MILLI:
-                found[:, node, card] = ends[[number for number, _ in held]].max(axis=0)
+        for (node, gpu), held in shares.items():
+            if int(snapshot.milli[node, gpu]) + sum(milli for _, milli in held) == GPU_MILLI:
+                found[:, node, gpu] = ends[[number for number, _ in held]].max(axis=0)
         return np.sort(found, axis=2)

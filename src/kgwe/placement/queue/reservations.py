@@ -120,7 +120,7 @@ class _Entry:
     workload: QueuedWorkload
     looked_s: float
     stale: bool = False
-    #: without a known start: most cards that were free there, and since when no more have come free
+    #: without a known start: most GPUs that were free there, and since when no more have come free
     free: int = 0
     since_s: float = 0.0
     #: since when it has kept nodes without a known start

@@ -33,7 +33,7 @@ _LOG_ODDS_95: Final = math.log(19.0)
 _STEEPEST: Final = 500.0
 # Spreads below this are no distribution: p95 is 1.03 times p50.
 _EXACT: Final = 0.01
-# Slices of a card are compared by the sevenths of its compute they are named after.
+# Slices of a GPU are compared by the sevenths of its compute they are named after.
 _SEVENTHS: Final = 7
 
 

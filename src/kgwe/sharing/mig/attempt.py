@@ -69,41 +69,41 @@ class Decision:
 _MAX_BACKOFF: Final = 16
 
 
-def start_attempt(card: ObservedGpu, desired: DesiredLayout, now_s: float) -> Attempt:
-    return Attempt(desired, DesiredLayout(card.is_enabled, card.layout), now_s)
+def start_attempt(gpu: ObservedGpu, desired: DesiredLayout, now_s: float) -> Attempt:
+    return Attempt(desired, DesiredLayout(gpu.is_enabled, gpu.layout), now_s)
 
 
-def decide_step(geometry: mig.Geometry, attempt: Attempt, card: ObservedGpu, now_s: float, limits: Limits) -> Decision:
+def decide_step(geometry: mig.Geometry, attempt: Attempt, gpu: ObservedGpu, now_s: float, limits: Limits) -> Decision:
     """The next step, or why there is none."""
     if attempt.direction is Direction.BACKOFF:
         rest_s = limits.backoff_s * min(2 ** (attempt.attempts - 1), _MAX_BACKOFF)
-        if now_s - attempt.began_s < rest_s and not plan_steps(geometry, card, attempt.desired).is_done:
+        if now_s - attempt.began_s < rest_s and not plan_steps(geometry, gpu, attempt.desired).is_done:
             return Decision(attempt, phase=attempt.phase, message=attempt.reason)
-        again = start_attempt(card, attempt.desired, now_s)
+        again = start_attempt(gpu, attempt.desired, now_s)
         attempt = replace(again, attempts=attempt.attempts)
     if attempt.direction is Direction.FORWARD:
-        return _go_forward(geometry, attempt, card, now_s, limits)
-    return _roll_back(geometry, attempt, card, now_s, limits)
+        return _go_forward(geometry, attempt, gpu, now_s, limits)
+    return _roll_back(geometry, attempt, gpu, now_s, limits)
 
 
-def _go_forward(geometry: mig.Geometry, attempt: Attempt, card: ObservedGpu, now_s: float, limits: Limits) -> Decision:
-    left = plan_steps(geometry, card, attempt.desired)
+def _go_forward(geometry: mig.Geometry, attempt: Attempt, gpu: ObservedGpu, now_s: float, limits: Limits) -> Decision:
+    left = plan_steps(geometry, gpu, attempt.desired)
     if left.is_done:
-        return Decision(start_attempt(card, attempt.desired, now_s), target=attempt.desired)
+        return Decision(start_attempt(gpu, attempt.desired, now_s), target=attempt.desired)
     if not left.steps:
         # Waiting for workloads to end does not count against the timeout.
         waiting = replace(attempt, began_s=now_s)
         return Decision(waiting, phase=Phase.WAITING, message="; ".join(left.waits), target=attempt.desired)
     if now_s - attempt.began_s > limits.timeout_s:
         late = _turn_back(attempt, f"not done within {limits.timeout_s:g} s: {left.steps[0]}", now_s)
-        return _roll_back(geometry, late, card, now_s, limits)
+        return _roll_back(geometry, late, gpu, now_s, limits)
     message = f"{left.steps[0]}, then {len(left.steps) - 1} more" if len(left.steps) > 1 else str(left.steps[0])
     return Decision(attempt, left.steps[0], Phase.CUTTING, message, attempt.desired)
 
 
-def _roll_back(geometry: mig.Geometry, attempt: Attempt, card: ObservedGpu, now_s: float, limits: Limits) -> Decision:
-    target = choose_fallback(geometry, card, attempt.before)
-    left = plan_steps(geometry, card, target)
+def _roll_back(geometry: mig.Geometry, attempt: Attempt, gpu: ObservedGpu, now_s: float, limits: Limits) -> Decision:
+    target = choose_fallback(geometry, gpu, attempt.before)
+    left = plan_steps(geometry, gpu, target)
     if not left.steps:
         phase = Phase.FAILED if left.waits else Phase.ROLLED_BACK
         rest = _back_off(attempt, phase, attempt.reason, now_s)

@@ -30,7 +30,7 @@ _MOST_TRIES: Final = 8
 
 def request_drain(working_set: WorkingSet, group: Group, ask: SliceRequest) -> tuple[MovablePod, ...]:
     """Mark drains for a request; returns the pods to move, none if that does not help."""
-    asked = frozenset(uid for card in working_set.gpus if card.drain for uid in card.drain.pods)
+    asked = frozenset(uid for gpu in working_set.gpus if gpu.drain for uid in gpu.drain.pods)
     willing = [each for each in group.movable if each.uid not in asked and not each.is_leaving]
     most = group.geometry.profile(ask.profile).units * ask.count
     for _ in range(_MOST_TRIES):

@@ -171,7 +171,7 @@ def _build_graph(geometry: mig.Geometry, names: Sequence[str]) -> LayoutGraph:
 
 
 def _legal_masks(geometry: mig.Geometry, places: Sequence[mig.Placement]) -> list[int]:
-    """Grow the uncut card by one instance at a time; every part of a legal layout is legal, so none is missed."""
+    """Grow the uncut GPU by one instance at a time; every part of a legal layout is legal, so none is missed."""
     found = {0}
     edge: list[tuple[int, tuple[mig.Placement, ...]]] = [(0, ())]
     while edge:

@@ -1,6 +1,6 @@
-"""The life of a card that is cut, and the next step towards the layout that is asked for.
+"""The life of a GPU that is cut, and the next step towards the layout that is asked for.
 
-Mode of a card, and the life of one instance; whatever is not in the tables does not happen:
+Mode of a GPU, and the life of one instance; whatever is not in the tables does not happen:
 
     off ──enable──► enabling ──reset──► on          on ──disable──► disabling ──reset──► off
     absent ──create──► halfway ──ready──► free ──allocate──► allocated ──start──► in use
@@ -9,7 +9,7 @@ Mode of a card, and the life of one instance; whatever is not in the tables does
                           ▼                            (its pod is gone, a process is still there)
                        halfway ──gone──► absent
 
-Modern cards skip `enabling` and `disabling`. A GPU instance exists before its compute instance and after it: halfway
+Modern GPUs skip `enabling` and `disabling`. A GPU instance exists before its compute instance and after it: halfway
 looks the same on the way up and on the way down, and the wish tells which way it goes on.
 
 `plan` derives all steps from what is observed and what is wished, and from nothing else: after a kill at any point the
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Mode(enum.StrEnum):
-    """MIG mode of a card."""
+    """MIG mode of a GPU."""
 
     OFF = "off"
     ENABLING = "enabling"
@@ -61,7 +61,7 @@ class Life(enum.StrEnum):
 
 
 class Event(enum.StrEnum):
-    """What happens to a card or an instance."""
+    """What happens to a GPU or an instance."""
 
     ENABLE = "enable"
     DISABLE = "disable"
@@ -123,7 +123,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class ObservedGpu:
-    """A card as it is seen."""
+    """A GPU as it is seen."""
 
     mode: Mode
     slices: tuple[Slice, ...] = ()
@@ -142,7 +142,7 @@ class ObservedGpu:
 
 @dataclass(frozen=True, slots=True)
 class DesiredLayout:
-    """What a card is to be: whole, or cut into these instances."""
+    """What a GPU is to be: whole, or cut into these instances."""
 
     is_enabled: bool
     layout: tuple[mig.Placement, ...] = ()
@@ -154,7 +154,7 @@ def format_placement(place: mig.Placement) -> str:
 
 
 def parse_desired_layout(geometry: mig.Geometry, *, enabled: bool, instances: Iterable[str]) -> DesiredLayout:
-    """A wish as it is written; Permanent with the reason where no card of this kind can be cut like that."""
+    """A wish as it is written; Permanent with the reason where no GPU of this kind can be cut like that."""
     layout = tuple(mig.parse_placement(geometry, text) for text in instances)
     if layout and not enabled:
         raise errors.Permanent(f"{', '.join(map(format_placement, layout))} need MIG mode, which is to be off")
@@ -166,8 +166,8 @@ def parse_desired_layout(geometry: mig.Geometry, *, enabled: bool, instances: It
 def observe(
     geometry: mig.Geometry, device: Device, held: frozenset[str] | None, *, is_busy: bool = False
 ) -> ObservedGpu:
-    """A card as the driver shows it. `held`: UUIDs that pods have; None where nobody can tell, and then everything that
-    is there counts as somebody's. `is_busy`: processes run on the card as a whole."""
+    """A GPU as the driver shows it. `held`: UUIDs that pods have; None where nobody can tell, and then everything that
+    is there counts as somebody's. `is_busy`: processes run on the GPU as a whole."""
     state = device.mig
     if state.is_enabled:
         mode = Mode.DISABLING if state.is_pending else Mode.ON
@@ -200,7 +200,7 @@ def _place(geometry: mig.Geometry, instance: Instance) -> mig.Placement:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do to a card."""
+    """One thing to do to a GPU."""
 
     event: Event
     place: mig.Placement | None = None
@@ -209,7 +209,7 @@ class Step:
     def __str__(self) -> str:
         if self.place is not None:
             return f"{self.event} {format_placement(self.place)}"
-        return "reset the card" if self.event is Event.RESET else f"{self.event} MIG mode"
+        return "reset the GPU" if self.event is Event.RESET else f"{self.event} MIG mode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,33 +224,33 @@ class Plan:
         return not self.steps and not self.waits
 
 
-def plan_steps(geometry: mig.Geometry, card: ObservedGpu, wish: DesiredLayout) -> Plan:
-    """What is left to do until the card is as wished."""
+def plan_steps(geometry: mig.Geometry, gpu: ObservedGpu, wish: DesiredLayout) -> Plan:
+    """What is left to do until the GPU is as wished."""
     if wish.is_enabled:
-        opening = _plan_mode_change(card, (Event.ENABLE, Mode.ON))
+        opening = _plan_mode_change(gpu, (Event.ENABLE, Mode.ON))
         if opening.waits:
             return opening
-        inside = _plan_recut(geometry, card, wish.layout)
+        inside = _plan_recut(geometry, gpu, wish.layout)
         return Plan(opening.steps + inside.steps, inside.waits)
-    emptied = _plan_recut(geometry, card, ())
-    closing = Plan() if emptied.waits else _plan_mode_change(card, (Event.DISABLE, Mode.OFF))
+    emptied = _plan_recut(geometry, gpu, ())
+    closing = Plan() if emptied.waits else _plan_mode_change(gpu, (Event.DISABLE, Mode.OFF))
     return Plan(emptied.steps + closing.steps, emptied.waits + closing.waits)
 
 
-def _plan_mode_change(card: ObservedGpu, goal: tuple[Event, Mode]) -> Plan:
-    """Steps to a mode. Whether a card has to be reset shows only after the mode was asked for."""
+def _plan_mode_change(gpu: ObservedGpu, goal: tuple[Event, Mode]) -> Plan:
+    """Steps to a mode. Whether a GPU has to be reset shows only after the mode was asked for."""
     event, mode = goal
-    if card.mode is mode:
+    if gpu.mode is mode:
         return Plan()
-    step = Step(Event.RESET if MODES.get((card.mode, Event.RESET)) is mode else event)
-    is_free = not card.is_occupied or (card.mode, step.event) in ((Mode.ENABLING, event), (Mode.DISABLING, event))
-    return Plan((step,)) if is_free else Plan(waits=(f"the card is in use, so it cannot {step} now",))
+    step = Step(Event.RESET if MODES.get((gpu.mode, Event.RESET)) is mode else event)
+    is_free = not gpu.is_occupied or (gpu.mode, step.event) in ((Mode.ENABLING, event), (Mode.DISABLING, event))
+    return Plan((step,)) if is_free else Plan(waits=(f"the GPU is in use, so it cannot {step} now",))
 
 
-def _plan_recut(geometry: mig.Geometry, card: ObservedGpu, layout: Sequence[mig.Placement]) -> Plan:
+def _plan_recut(geometry: mig.Geometry, gpu: ObservedGpu, layout: Sequence[mig.Placement]) -> Plan:
     wanted = set(layout)
-    here = {each.place: each for each in card.slices}
-    surplus = [each for each in card.slices if each.place not in wanted]
+    here = {each.place: each for each in gpu.slices}
+    surplus = [each for each in gpu.slices if each.place not in wanted]
     stay = [each for each in surplus if not each.may_go]
     steps = [Step(Event.DESTROY, each.place, each.instance_id) for each in surplus if each.may_go]
     waits = [f"{each.name} is {each.life}" for each in stay]
@@ -271,9 +271,9 @@ def _find_conflicts(geometry: mig.Geometry, kept: Sequence[mig.Placement], place
     return "; ".join(mig.problems(geometry, [*kept, place]))
 
 
-def choose_fallback(geometry: mig.Geometry, card: ObservedGpu, before: DesiredLayout) -> DesiredLayout:
+def choose_fallback(geometry: mig.Geometry, gpu: ObservedGpu, before: DesiredLayout) -> DesiredLayout:
     """The layout to go back to: as before, as far as what somebody has by now leaves room."""
-    kept = [each.place for each in card.slices if not each.may_go]
+    kept = [each.place for each in gpu.slices if not each.may_go]
     if not before.is_enabled and not kept:
         return DesiredLayout(is_enabled=False)
     for place in before.layout:

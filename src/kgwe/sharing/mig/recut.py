@@ -1,4 +1,4 @@
-"""The cheapest way to cut cards anew so that a blocked profile gets its instances.
+"""The cheapest way to cut GPUs anew so that a blocked profile gets its instances.
 
 Instances in use are never touched and never move. *Spare* ones (cut, used by nobody) may be destroyed, and new ones
 created where the geometry allows. Of all ways that give the wanted number of instances, the plan destroys the fewest
@@ -6,7 +6,7 @@ spare instances, then creates the fewest, then takes the least room from what is
 A spare instance of the wanted profile serves as it is. Instances that are in use, but whose users would make way, may
 be given as *yielding*: they go only where there is no way without, and then as few memory units of them as will do.
 
-Exact: on a card all combinations are looked at, and the cards share the wanted number by dynamic programming.
+Exact: on a GPU all combinations are looked at, and the GPUs share the wanted number by dynamic programming.
 When there is no way, the answer names what must end first: for one instance the smallest such set.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GpuSlices:
-    """What a card is cut into."""
+    """What a GPU is cut into."""
 
     used: tuple[mig.Placement, ...] = ()
     spare: tuple[mig.Placement, ...] = ()
@@ -42,7 +42,7 @@ class GpuSlices:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What to do to one card, destroying first."""
+    """What to do to one GPU, destroying first."""
 
     gpu: int
     destroy: tuple[mig.Placement, ...]
@@ -52,11 +52,11 @@ class Change:
     vacate: tuple[mig.Placement, ...] = ()
     """Instances whose users have to make way first; then they are destroyed, too."""
 
-    def apply_to(self, card: GpuSlices) -> GpuSlices:
-        """The card afterwards, the served instances in use."""
+    def apply_to(self, gpu: GpuSlices) -> GpuSlices:
+        """The GPU afterwards, the served instances in use."""
         gone = {*self.destroy, *self.serve, *self.vacate}
-        used = (*card.used, *(each for each in card.yielding if each not in gone), *self.serve)
-        return GpuSlices(used, tuple(each for each in card.spare if each not in gone))
+        used = (*gpu.used, *(each for each in gpu.yielding if each not in gone), *self.serve)
+        return GpuSlices(used, tuple(each for each in gpu.spare if each not in gone))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +99,13 @@ class RecutRefusal:
     """How many could be served."""
     reason: Shortage
     ends: tuple[tuple[int, mig.Placement], ...]
-    """(card, instance in use) that must end for the request to be served; for one missing the smallest such set."""
+    """(GPU, instance in use) that must end for the request to be served; for one missing the smallest such set."""
 
     @property
     def detail(self) -> str:
-        ends = ", ".join(f"{each.profile.name}@{each.start} on card {card}" for card, each in self.ends)
+        ends = ", ".join(f"{each.profile.name}@{each.start} on GPU {gpu}" for gpu, each in self.ends)
         served = f"{self.possible} of {self.asked} x {self.profile} can be cut without touching what is in use"
-        return f"{served}; the rest needs the end of {ends}" if ends else f"{served}; the cards are too few"
+        return f"{served}; the rest needs the end of {ends}" if ends else f"{served}; the GPUs are too few"
 
 
 class _Cost(NamedTuple):
@@ -128,7 +128,7 @@ _NOTHING: Final = _Cost(0, 0, 0, 0.0)
 
 
 class _Kind(NamedTuple):
-    """A card; places as bits."""
+    """A GPU; places as bits."""
 
     used: int
     spare: int
@@ -136,7 +136,7 @@ class _Kind(NamedTuple):
 
 
 class _Option(NamedTuple):
-    """One way to serve some instances on one card."""
+    """One way to serve some instances on one GPU."""
 
     cost: _Cost
     serve: int
@@ -144,18 +144,18 @@ class _Option(NamedTuple):
     """Places as bits, as is `serve`."""
 
 
-def plan_recut(table: SlotTable, cards: Sequence[GpuSlices], profile: str, count: int = 1) -> Recut | RecutRefusal:
-    """Serve `count` instances of a profile on these cards, or say what stands in the way."""
+def plan_recut(table: SlotTable, gpus: Sequence[GpuSlices], profile: str, count: int = 1) -> Recut | RecutRefusal:
+    """Serve `count` instances of a profile on these GPUs, or say what stands in the way."""
     graph = table.graph
     wanted = list(graph.places_of(profile))
-    masks = [_Kind(*(_mask(graph, part) for part in (card.used, card.spare, card.yielding))) for card in cards]
+    masks = [_Kind(*(_mask(graph, part) for part in (gpu.used, gpu.spare, gpu.yielding))) for gpu in gpus]
     states = np.array([graph.find_mask(kind.used | kind.yielding) for kind in masks], np.int64)
     worth = table.state_worth(np.bincount(states, minlength=len(graph)))
     ways: dict[_Kind, list[_Option | None]] = {}
     few: dict[_Kind, int] = {}
     chosen: list[tuple[int, list[_Option | None]]] = []
     for number, kind in enumerate(masks):
-        # Cards of a kind are alike: more of them than instances are asked cannot help.
+        # GPUs of a kind are alike: more of them than instances are asked cannot help.
         few[kind] = few.get(kind, 0) + 1
         if few[kind] > count:
             continue
@@ -164,14 +164,14 @@ def plan_recut(table: SlotTable, cards: Sequence[GpuSlices], profile: str, count
         chosen.append((number, ways[kind]))
     shared = _distribute(chosen, count)
     if len(shared) > count:
-        return Recut(tuple(_change(graph, card, masks[card], way) for card, way in shared[count]))
-    return _refuse(table, cards, profile, count, shared)
+        return Recut(tuple(_change(graph, gpu, masks[gpu], way) for gpu, way in shared[count]))
+    return _refuse(table, gpus, profile, count, shared)
 
 
 def _list_options(
     graph: layout_graph.LayoutGraph, kind: _Kind, wanted: Sequence[int], count: int, worth: NDArray[np.float64]
 ) -> list[_Option | None]:
-    """The cheapest way to serve 0, 1, 2 ... instances on a card of this kind; None: there is none."""
+    """The cheapest way to serve 0, 1, 2 ... instances on a GPU of this kind; None: there is none."""
     used, spare, yielding = kind
     before = worth[graph.find_mask(used | yielding)]
     best: list[_Option | None] = [_Option(_NOTHING, 0, 0)]
@@ -217,10 +217,10 @@ def _units(graph: layout_graph.LayoutGraph, mask: int) -> int:
     return sum(place.profile.units for place in _placements(graph, mask)) if mask else 0
 
 
-def _distribute(cards: Sequence[tuple[int, list[_Option | None]]], count: int) -> list[tuple[tuple[int, _Option], ...]]:
-    """For 0, 1, 2 ... instances the cheapest ways over all cards; as long as that many can be had."""
+def _distribute(gpus: Sequence[tuple[int, list[_Option | None]]], count: int) -> list[tuple[tuple[int, _Option], ...]]:
+    """For 0, 1, 2 ... instances the cheapest ways over all GPUs; as long as that many can be had."""
     best: list[tuple[_Cost, tuple[tuple[int, _Option], ...]] | None] = [(_NOTHING, ())] + [None] * count
-    for number, ways in cards:
+    for number, ways in gpus:
         for total in range(count, 0, -1):
             for amount in range(1, min(total, len(ways) - 1) + 1):
                 way, rest = ways[amount], best[total - amount]
@@ -235,7 +235,7 @@ def _distribute(cards: Sequence[tuple[int, list[_Option | None]]], count: int) -
 
 def _refuse(
     table: SlotTable,
-    cards: Sequence[GpuSlices],
+    gpus: Sequence[GpuSlices],
     profile: str,
     count: int,
     shared: Sequence[tuple[tuple[int, _Option], ...]],
@@ -243,16 +243,16 @@ def _refuse(
     """Place what can be placed, then end the least for each that is missing."""
     graph = table.graph
     possible = len(shared) - 1
-    held = [0] * len(cards)
-    for card, way in shared[possible]:
-        held[card] = way.serve
-    used = [_mask(graph, (*card.used, *card.yielding)) for card in cards]
+    held = [0] * len(gpus)
+    for gpu, way in shared[possible]:
+        held[gpu] = way.serve
+    used = [_mask(graph, (*gpu.used, *gpu.yielding)) for gpu in gpus]
     wanted = list(graph.places_of(profile))
     ends: list[tuple[int, mig.Placement]] = []
     for _ in range(count - possible):
         openings = [
             opening
-            for number in range(len(cards))
+            for number in range(len(gpus))
             for opening in _openings(graph, used[number], held[number], wanted, number)
         ]
         if not openings:
@@ -262,7 +262,7 @@ def _refuse(
         ends += [(number, graph.places[bit]) for bit in range(len(graph.places)) if blockers >> bit & 1]
         used[number] &= ~blockers
         held[number] |= 1 << place
-    free = [table.free[graph.find_mask(_mask(graph, (*card.used, *card.yielding)))] for card in cards]
+    free = [table.free[graph.find_mask(_mask(graph, (*gpu.used, *gpu.yielding)))] for gpu in gpus]
     units = graph.profiles[graph.find_profile(profile)].units
     spread = sum(int(each) // units for each in free)
     return RecutRefusal(profile, count, possible, Shortage.HOLE if spread >= count else Shortage.FULL, tuple(ends))
@@ -271,7 +271,7 @@ def _refuse(
 def _openings(
     graph: layout_graph.LayoutGraph, used: int, held: int, wanted: Sequence[int], number: int
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """(instances, units, card, place, instances as bits) whose end opens a place, for each place."""
+    """(instances, units, GPU, place, instances as bits) whose end opens a place, for each place."""
     for place in wanted:
         if graph.is_layout(held | 1 << place) and not held >> place & 1:
             # One of the same profile in the same place is in the way, too, though it looks like what is wanted.
@@ -292,10 +292,10 @@ def _placements(graph: layout_graph.LayoutGraph, mask: int) -> tuple[mig.Placeme
     return tuple(graph.places[place] for place in range(len(graph.places)) if mask >> place & 1)
 
 
-def free_instance(card: GpuSlices, placement: mig.Placement) -> GpuSlices:
-    """The card when an instance in use has ended: it stays cut, as spare."""
+def free_instance(gpu: GpuSlices, placement: mig.Placement) -> GpuSlices:
+    """The GPU when an instance in use has ended: it stays cut, as spare."""
     return replace(
-        card,
-        used=tuple(each for each in card.used if each != placement),
-        spare=(*card.spare, placement),
+        gpu,
+        used=tuple(each for each in gpu.used if each != placement),
+        spare=(*gpu.spare, placement),
     )

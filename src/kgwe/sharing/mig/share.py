@@ -1,13 +1,13 @@
-"""What part of a card an instance is, for prices and quotas, as exact fractions.
+"""What part of a GPU an instance is, for prices and quotas, as exact fractions.
 
 An instance denies others the scarcer of what it takes: its *list share* is the larger of its share of the
 compute slices and its share of the memory units. A 3g.40gb has 3 of 7 slices but 4 of 8 units, so it is half a
-card, and two of them are a whole one although a seventh of the compute is nobody's.
+GPU, and two of them are a whole one although a seventh of the compute is nobody's.
 
-List shares of a full card need not add up to one: seven 1g leave a memory unit no one can use, and
+List shares of a full GPU need not add up to one: seven 1g leave a memory unit no one can use, and
 4g + 3g come to 4/7 + 1/2. So books are *settled* per layout, such that nothing is lost and nothing is paid twice:
 
-    full card (nothing more fits)       list shares, scaled to add up to exactly 1
+    full GPU (nothing more fits)       list shares, scaled to add up to exactly 1
     else                                list shares, scaled down only if they exceed 1; the rest is idle
 
 What can still be sold is idle; what the present layout makes unusable is paid by those who lie around it.
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def list_share(geometry: mig.Geometry, profile: mig.Profile) -> Fraction:
-    """The part of a card a profile is quoted at, whatever lies beside it."""
+    """The part of a GPU a profile is quoted at, whatever lies beside it."""
     return max(Fraction(profile.compute, geometry.compute), Fraction(profile.units, geometry.units))
 
 
 def settle_shares(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> tuple[Fraction, ...]:
-    """The part of the card each instance pays for, in the order given; with `idle` they add up to 1."""
+    """The part of the GPU each instance pays for, in the order given; with `idle` they add up to 1."""
     if wrong := mig.problems(geometry, layout):
         raise errors.Permanent(f"a {geometry.name} cannot be cut like this: {'; '.join(wrong)}")
     listed = [list_share(geometry, placement.profile) for placement in layout]
@@ -41,7 +41,7 @@ def settle_shares(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> tu
 
 
 def idle_share(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> Fraction:
-    """The part of the card that nobody pays for; 0 when nothing more fits."""
+    """The part of the GPU that nobody pays for; 0 when nothing more fits."""
     return 1 - sum(settle_shares(geometry, layout), Fraction(0))
 
 

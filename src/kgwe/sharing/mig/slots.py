@@ -1,11 +1,11 @@
-"""Where on which card the next instance goes.
+"""Where on which GPU the next instance goes.
 
 Instances never move, so a bad place is paid for until its work ends. A place is judged by what it takes away:
-`room[state, p]` is how many more instances of profile p alone a card could hold, and placing one instance
+`room[state, p]` is how many more instances of profile p alone a GPU could hold, and placing one instance
 lowers some of these numbers by as many as its place crosses.
 
     cost of a place = sum over p of  share(p) * units(p) * (room of p lost) / (1 + room of p in the whole fleet)
-                      + (expected waste gained) / (3 * cards)
+                      + (expected waste gained) / (3 * GPUs)
 
 `share(p)` is the forecast share of requests. Without the divisor the first term is the growth of the expected
 number of memory units that cannot serve the next request (what is free and still unusable for it), the measure
@@ -13,10 +13,10 @@ of FGD carried over to slices. The divisor adds scarcity: the last 3g place of a
 of fifty. The second term looks further ahead: `waste[state]` is the expected number of units that stay empty when
 requests of the mix keep coming, each put in the best place, until none fits. It mostly breaks ties, so that of two
 places that cost the same today the one that completes a good layout wins. What is still equal goes to the
-lowest card, which empties the high ones for whole-card work.
+lowest GPU, which empties the high ones for whole-GPU work.
 
 Both tables are exact (dynamic programming over all layouts) and made once per mix; a decision is a count of
-the fleet's states and a small matrix product over those that occur, whatever the number of cards.
+the fleet's states and a small matrix product over those that occur, whatever the number of GPUs.
 """
 
 from __future__ import annotations
@@ -37,54 +37,54 @@ if TYPE_CHECKING:
 
     from kgwe.model.gpu import mig
 
-# Weight of the look-ahead, per card: on random streams all from 1/6 to 1/2 are alike (docs/mig.md).
+# Weight of the look-ahead, per GPU: on random streams all from 1/6 to 1/2 are alike (docs/mig.md).
 _LOOK_AHEAD: Final = 1 / 3
 # Costs are sums of a few products of small numbers; closer than this they are equal.
 _SAME: Final = 1e-12
-_CARD_MILLI: Final = 1000
+_GPU_MILLI: Final = 1000
 
 
 class Shortage(enum.StrEnum):
-    """Why no card can take an instance."""
+    """Why no GPU can take an instance."""
 
     FULL = "InsufficientMIGSlices"
-    """No card has as many free units as the profile needs."""
+    """No GPU has as many free units as the profile needs."""
     HOLE = "MIGHole"
-    """Some card has the units, but what runs on it leaves no place where the profile may start."""
+    """Some GPU has the units, but what runs on it leaves no place where the profile may start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A decision: this place on this card."""
+    """A decision: this place on this GPU."""
 
     gpu: int
     placement: mig.Placement
     state: int
-    """The card's state with the instance."""
+    """The GPU's state with the instance."""
     cost: float
     lost: Mapping[str, int]
-    """For each profile of the mix, how many fewer of it the card can take besides."""
+    """For each profile of the mix, how many fewer of it the GPU can take besides."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotRefusal:
-    """No card has a place."""
+    """No GPU has a place."""
 
     profile: str
     reason: Shortage
     most_free: int
-    """Free memory units of the card that has most of them."""
+    """Free memory units of the GPU that has most of them."""
     free: int
-    """Free memory units of all cards."""
+    """Free memory units of all GPUs."""
 
     @property
     def detail(self) -> str:
         if self.reason is Shortage.FULL:
             return (
-                f"no card has the units of a {self.profile} free: {self.free} are free, at most {self.most_free} on one"
+                f"no GPU has the units of a {self.profile} free: {self.free} are free, at most {self.most_free} on one"
             )
         return (
-            f"{self.most_free} units are free on one card, but no {self.profile} may start there beside what runs:"
+            f"{self.most_free} units are free on one GPU, but no {self.profile} may start there beside what runs:"
             f" {self.free} units are free in all"
         )
 
@@ -108,7 +108,7 @@ class SlotTable:
     def choose_slot(
         self, states: NDArray[np.integer], profile: str, allowed: NDArray[np.bool_] | None = None
     ) -> Slot | SlotRefusal:
-        """The best place over all cards, or over those allowed; scarcity is always that of all."""
+        """The best place over all GPUs, or over those allowed; scarcity is always that of all."""
         number = self.graph.find_profile(profile)
         counts = np.bincount(states, minlength=len(self.graph))
         present = np.flatnonzero(counts) if allowed is None else np.unique(states[allowed])
@@ -119,8 +119,8 @@ class SlotTable:
         is_best = np.zeros(len(self.graph), np.bool_)
         is_best[present[costs <= lowest + _SAME]] = True
         candidates = is_best[states] if allowed is None else is_best[states] & allowed
-        card = int(candidates.argmax())
-        return self._slot(card, int(states[card]), int(places[np.searchsorted(present, states[card])]), float(lowest))
+        gpu = int(candidates.argmax())
+        return self._slot(gpu, int(states[gpu]), int(places[np.searchsorted(present, states[gpu])]), float(lowest))
 
     def choose_slots(
         self, states: NDArray[np.integer], profiles: Sequence[str], allowed: NDArray[np.bool_] | None = None
@@ -141,13 +141,13 @@ class SlotTable:
         return tuple(found[i] for i in range(len(profiles)))
 
     def state_worth(self, counts: NDArray[np.integer]) -> NDArray[np.float64]:
-        """state -> what a card in it is worth to a fleet with that many cards in each state; a cost is a difference."""
+        """state -> what a GPU in it is worth to a fleet with that many GPUs in each state; a cost is a difference."""
         weights = self._weights / (1 + counts @ self.room)
         return np.asarray(self.room @ weights - self.waste * (_LOOK_AHEAD / max(1, counts.sum())))
 
     def hole_milli(self, states: NDArray[np.integer]) -> NDArray[np.int64]:
-        """For cards in these states, thousandths that are free and expected not to serve the next request."""
-        milli: NDArray[np.float64] = self.unusable[states] * (_CARD_MILLI / self.graph.geometry.units)
+        """For GPUs in these states, thousandths that are free and expected not to serve the next request."""
+        milli: NDArray[np.float64] = self.unusable[states] * (_GPU_MILLI / self.graph.geometry.units)
         return np.floor(milli + _SAME).astype(np.int64)
 
     def _rate_states(
@@ -162,7 +162,7 @@ class SlotTable:
         best = np.round(costs, 13).argmin(axis=1)
         return costs[np.arange(len(present)), best], places[best]
 
-    def _slot(self, card: int, state: int, place: int, cost: float) -> Slot:
+    def _slot(self, gpu: int, state: int, place: int, cost: float) -> Slot:
         after = int(self.graph.with_place[state, place])
         lost = self.room[state] - self.room[after]
         named = {
@@ -170,7 +170,7 @@ class SlotTable:
             for profile, count, share in zip(self.graph.profiles, lost, self.shares, strict=True)
             if count and share
         }
-        return Slot(card, self.graph.places[place], after, cost, named)
+        return Slot(gpu, self.graph.places[place], after, cost, named)
 
     def _refuse(self, states: NDArray[np.integer], number: int) -> SlotRefusal:
         free = self.free[states]
@@ -186,28 +186,28 @@ class SlotTable:
         order: Sequence[int],
         allowed: NDArray[np.bool_] | None,
     ) -> tuple[Slot, ...] | None:
-        """Every combination, one per kind of card: cards in the same state are alike."""
+        """Every combination, one per kind of GPU: GPUs in the same state are alike."""
         current = np.array(states, np.int64)
-        cards = np.arange(len(current)) if allowed is None else np.flatnonzero(allowed)
+        gpus = np.arange(len(current)) if allowed is None else np.flatnonzero(allowed)
         hopeless: set[tuple[int, tuple[int, ...]]] = set()
         found: dict[int, Slot] = {}
 
         def place(depth: int) -> bool:
             if depth == len(order):
                 return True
-            key = (depth, tuple(sorted(current[cards].tolist())))
+            key = (depth, tuple(sorted(current[gpus].tolist())))
             if key in hopeless:
                 return False
-            for state in dict.fromkeys(current[cards].tolist()):
-                card = int(cards[(current[cards] == state).argmax()])
+            for state in dict.fromkeys(current[gpus].tolist()):
+                gpu = int(gpus[(current[gpus] == state).argmax()])
                 for number in self.graph.places_of(profiles[order[depth]]):
                     if self.graph.with_place[state, number] == layout_graph.NONE:
                         continue
-                    slot = self._slot(card, state, number, 0.0)
-                    current[card], found[order[depth]] = slot.state, slot
+                    slot = self._slot(gpu, state, number, 0.0)
+                    current[gpu], found[order[depth]] = slot.state, slot
                     if place(depth + 1):
                         return True
-                    current[card] = state
+                    current[gpu] = state
             hopeless.add(key)
             return False
 
@@ -232,7 +232,7 @@ def _request_shares(graph: layout_graph.LayoutGraph, mix: Mapping[str, float] | 
 def _expected_waste(
     graph: layout_graph.LayoutGraph, shares: NDArray[np.float64], free: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Expected units left when requests of the mix fill the card, each in its best place, until none fits."""
+    """Expected units left when requests of the mix fill the GPU, each in its best place, until none fits."""
     waste = np.zeros(len(graph))
     known = [
         (share, graph.places_of(profile.name)) for share, profile in zip(shares, graph.profiles, strict=True) if share

@@ -1,17 +1,17 @@
 """Layouts for a MIGStrategy: so much of the GPUs' memory in this profile, so much in that.
 
-A share is a fraction of the memory units of all selected cards together. What is left of 1 stays whole cards:
-`floor(left * cards)` of them are not cut. The rest is rounded over all cards at once, by largest remainder:
+A share is a fraction of the memory units of all selected GPUs together. What is left of 1 stays whole GPUs:
+`floor(left * GPUs)` of them are not cut. The rest is rounded over all GPUs at once, by largest remainder:
 
-1. each profile gets the whole instances in its share, `floor(share * units of all cards / units of one)`;
+1. each profile gets the whole instances in its share, `floor(share * units of all GPUs / units of one)`;
 2. the units this leaves of all shares go to one instance more for each profile, in the order of the fractions
    cut off in step 1 (largest first; of equal ones the wider, then by name), where they suffice;
 3. units that still remain stay free.
 
 Then the instances are laid out, wide and choosy profiles first, each where it takes the least room from those
 still to come. That is exact for all geometries known (places nest in each other). Some of the rounded numbers
-cannot be had on any layout, such as eight 1g on one card, whose eighth unit only a wider instance can use: these are
-reported as short, never cut illegally and never taken from cards that stay whole.
+cannot be had on any layout, such as eight 1g on one GPU, whose eighth unit only a wider instance can use: these are
+reported as short, never cut illegally and never taken from GPUs that stay whole.
 
 Instances in use stay, and count for their profile even where it gets fewer. Spare ones stay where the new layout wants
 them; if keeping all that are wanted would leave something short that a fresh layout has room for, it is the fresh one.
@@ -43,17 +43,17 @@ _ONE: Final = Fraction(1_000_001, 1_000_000)
 
 @dataclass(frozen=True, slots=True)
 class GpuPlan:
-    """What one card is to become."""
+    """What one GPU is to become."""
 
     layout: tuple[mig.Placement, ...]
-    """All instances afterwards, by start; none: a whole card."""
+    """All instances afterwards, by start; none: a whole GPU."""
     destroy: tuple[mig.Placement, ...] = ()
     create: tuple[mig.Placement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FittedLayouts:
-    """The layouts of all cards, in the order given, and how near they come."""
+    """The layouts of all GPUs, in the order given, and how near they come."""
 
     gpus: tuple[GpuPlan, ...]
     wanted: Mapping[str, int]
@@ -75,13 +75,13 @@ class FittedLayouts:
 
     @property
     def whole(self) -> int:
-        return sum(not card.layout for card in self.gpus)
+        return sum(not gpu.layout for gpu in self.gpus)
 
 
-def round_shares(geometry: mig.Geometry, cards: int, distribution: Mapping[str, float]) -> dict[str, int]:
-    """Instances of each profile on that many cards, by the rule above."""
+def round_shares(geometry: mig.Geometry, gpus: int, distribution: Mapping[str, float]) -> dict[str, int]:
+    """Instances of each profile on that many GPUs, by the rule above."""
     shares = _parse_distribution(geometry, distribution)
-    units = cards * geometry.units
+    units = gpus * geometry.units
     exact = {name: share * units / geometry.profile(name).units for name, share in shares.items()}
     counts = {name: int(amount) for name, amount in exact.items()}
     left = int(sum(shares.values()) * units) - sum(n * geometry.profile(name).units for name, n in counts.items())
@@ -93,33 +93,33 @@ def round_shares(geometry: mig.Geometry, cards: int, distribution: Mapping[str, 
     return counts
 
 
-def count_whole_gpus(geometry: mig.Geometry, cards: int, distribution: Mapping[str, float]) -> int:
-    """Cards that no profile may cut."""
-    return int((1 - sum(_parse_distribution(geometry, distribution).values())) * cards)
+def count_whole_gpus(geometry: mig.Geometry, gpus: int, distribution: Mapping[str, float]) -> int:
+    """GPUs that no profile may cut."""
+    return int((1 - sum(_parse_distribution(geometry, distribution).values())) * gpus)
 
 
 def fit_distribution(
-    geometry: mig.Geometry, cards: Sequence[GpuSlices], distribution: Mapping[str, float]
+    geometry: mig.Geometry, gpus: Sequence[GpuSlices], distribution: Mapping[str, float]
 ) -> FittedLayouts:
     """The layouts that come nearest to a distribution without touching what is in use."""
-    wanted = round_shares(geometry, len(cards), distribution)
-    whole = count_whole_gpus(geometry, len(cards), distribution)
-    names = {*wanted, *(each.profile.name for card in cards for each in (*card.used, *card.spare))}
+    wanted = round_shares(geometry, len(gpus), distribution)
+    whole = count_whole_gpus(geometry, len(gpus), distribution)
+    names = {*wanted, *(each.profile.name for gpu in gpus for each in (*gpu.used, *gpu.spare))}
     graph = layout_graph.get_layout_graph(geometry, tuple(names))
     # In use first, then those already cut: the whole ones are the least work to leave whole.
-    order = sorted(range(len(cards)), key=lambda i: (not cards[i].used, not cards[i].spare, i))
-    open_cards = np.zeros(len(cards), np.bool_)
-    open_cards[order[: len(cards) - whole]] = True
-    kept = _keep_used(cards, wanted, open_cards)
-    fresh = _fill_layouts(graph, [card.used for card in cards], wanted, open_cards)
-    gentle = _fill_layouts(graph, kept, wanted, open_cards)
+    order = sorted(range(len(gpus)), key=lambda i: (not gpus[i].used, not gpus[i].spare, i))
+    open_gpus = np.zeros(len(gpus), np.bool_)
+    open_gpus[order[: len(gpus) - whole]] = True
+    kept = _keep_used(gpus, wanted, open_gpus)
+    fresh = _fill_layouts(graph, [gpu.used for gpu in gpus], wanted, open_gpus)
+    gentle = _fill_layouts(graph, kept, wanted, open_gpus)
     states = gentle if _units(graph, gentle, wanted) >= _units(graph, fresh, wanted) else fresh
-    return _describe(graph, cards, states, wanted)
+    return _describe(graph, gpus, states, wanted)
 
 
-def plan_uncut(geometry: mig.Geometry, cards: int, distribution: Mapping[str, float]) -> FittedLayouts:
-    """Layouts for that many uncut cards."""
-    return fit_distribution(geometry, [GpuSlices()] * cards, distribution)
+def plan_uncut(geometry: mig.Geometry, gpus: int, distribution: Mapping[str, float]) -> FittedLayouts:
+    """Layouts for that many uncut GPUs."""
+    return fit_distribution(geometry, [GpuSlices()] * gpus, distribution)
 
 
 def _parse_distribution(geometry: mig.Geometry, distribution: Mapping[str, float]) -> dict[str, Fraction]:
@@ -136,15 +136,15 @@ def _parse_distribution(geometry: mig.Geometry, distribution: Mapping[str, float
 
 
 def _keep_used(
-    cards: Sequence[GpuSlices], wanted: Mapping[str, int], open_cards: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    gpus: Sequence[GpuSlices], wanted: Mapping[str, int], open_gpus: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> list[tuple[mig.Placement, ...]]:
     """What is in use, and the spare instances that are wanted; the first ones where they are too many."""
     need = Counter(wanted)
-    need.subtract(each.profile.name for card in cards for each in card.used)
+    need.subtract(each.profile.name for gpu in gpus for each in gpu.used)
     kept = []
-    for card, is_open in zip(cards, open_cards.tolist(), strict=True):
-        stay = list(card.used)
-        for each in card.spare:
+    for gpu, is_open in zip(gpus, open_gpus.tolist(), strict=True):
+        stay = list(gpu.used)
+        for each in gpu.spare:
             if is_open and need[each.profile.name] > 0:
                 need[each.profile.name] -= 1
                 stay.append(each)
@@ -156,7 +156,7 @@ def _fill_layouts(
     graph: layout_graph.LayoutGraph,
     kept: Sequence[Sequence[mig.Placement]],
     wanted: Mapping[str, int],
-    open_cards: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    open_gpus: np.ndarray[tuple[int], np.dtype[np.bool_]],
 ) -> list[int]:
     """Add what is wanted, wide and choosy profiles first, each where it takes least from those that follow."""
     states = np.array([graph.find_state(layout) for layout in kept], np.int64)
@@ -167,21 +167,21 @@ def _fill_layouts(
         key=lambda each: (-each.units, len(each.starts), each.limit, -each.compute, each.name),
     )
     for number, profile in enumerate(order):
-        # Room of wide profiles counts before any room of narrow ones: no card holds 16 of anything.
+        # Room of wide profiles counts before any room of narrow ones: no GPU holds 16 of anything.
         worth = np.zeros(len(graph), np.int64)
         for later in order[number + 1 :]:
             worth = worth * 16 + room[:, graph.find_profile(later.name)]
         places = np.array(graph.places_of(profile.name))
         after = graph.with_place[:, places]
         lost = np.where(after == layout_graph.NONE, np.iinfo(np.int64).max, 2 * (worth[:, None] - worth[after]))
-        # Of equal places one on a card that is cut already.
+        # Of equal places one on a GPU that is cut already.
         cost = lost.min(axis=1) + ((np.arange(len(graph)) == 0) & (lost.min(axis=1) < np.iinfo(np.int64).max))
         best = after[np.arange(len(graph)), lost.argmin(axis=1)]
         for _ in range(wanted[profile.name] - present[profile.name]):
-            costs = np.where(open_cards, cost[states], np.iinfo(np.int64).max)
-            if not len(costs) or (card := int(costs.argmin())) < 0 or costs[card] == np.iinfo(np.int64).max:
+            costs = np.where(open_gpus, cost[states], np.iinfo(np.int64).max)
+            if not len(costs) or (gpu := int(costs.argmin())) < 0 or costs[gpu] == np.iinfo(np.int64).max:
                 break
-            states[card] = best[states[card]]
+            states[gpu] = best[states[gpu]]
     return [int(state) for state in states]
 
 
@@ -200,20 +200,20 @@ def _count(graph: layout_graph.LayoutGraph, states: Sequence[int]) -> Counter[st
 
 
 def _describe(
-    graph: layout_graph.LayoutGraph, cards: Sequence[GpuSlices], states: Sequence[int], wanted: Mapping[str, int]
+    graph: layout_graph.LayoutGraph, gpus: Sequence[GpuSlices], states: Sequence[int], wanted: Mapping[str, int]
 ) -> FittedLayouts:
     plans = []
-    for card, state in zip(cards, states, strict=True):
+    for gpu, state in zip(gpus, states, strict=True):
         layout = graph.layout(state)
-        before = {*card.used, *card.spare}
+        before = {*gpu.used, *gpu.spare}
         plans.append(
             GpuPlan(
                 layout,
-                destroy=tuple(each for each in card.spare if each not in layout),
+                destroy=tuple(each for each in gpu.spare if each not in layout),
                 create=tuple(each for each in layout if each not in before),
             )
         )
     counts = dict(sorted(_count(graph, states).items()))
-    units = max(1, len(cards) * graph.geometry.units)
+    units = max(1, len(gpus) * graph.geometry.units)
     shares = {name: n * graph.geometry.profile(name).units / units for name, n in counts.items()}
     return FittedLayouts(tuple(plans), wanted, counts, shares)

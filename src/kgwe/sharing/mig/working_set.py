@@ -41,13 +41,13 @@ class WorkingSet:
         self.gate = gate
         self._gpus = list(group.gpus)
         # GPUs that stay as they are until the asked pods have left.
-        self._frozen = {number for number, card in enumerate(group.gpus) if card.drain is not None}
+        self._frozen = {number for number, gpu in enumerate(group.gpus) if gpu.drain is not None}
         self._put_aside: dict[int, list[mig.Placement]] = {number: [] for number in range(len(group.gpus))}
         self._seen: dict[tuple[int, bool], GpuSlices] = {}
         self._kinds: dict[tuple[int, bool], tuple[frozenset[str], frozenset[str], bool]] = {}
         self._on: dict[str, list[int]] = {}
-        for number, card in enumerate(group.gpus):
-            self._on.setdefault(card.node, []).append(number)
+        for number, gpu in enumerate(group.gpus):
+            self._on.setdefault(gpu.node, []).append(number)
         self._distribution = known_profiles(group.geometry, group.distribution)
         self._least_whole = strategy.count_whole_gpus(group.geometry, len(group.gpus), self._distribution)
 
@@ -64,14 +64,14 @@ class WorkingSet:
         return other
 
     def _free(self, number: int) -> list[mig.Placement]:
-        card = self._gpus[number]
-        kept = (*self._put_aside[number], *(card.drain.places if card.drain else ()))
-        return [place for place in card.spare if place not in kept]
+        gpu = self._gpus[number]
+        kept = (*self._put_aside[number], *(gpu.drain.places if gpu.drain else ()))
+        return [place for place in gpu.spare if place not in kept]
 
     def _occupied_places(self, number: int, *, and_warm: bool) -> tuple[mig.Placement, ...]:
-        card = self._gpus[number]
-        warm = [place for place in card.warm if place in card.spare] if and_warm else []
-        return tuple(dict.fromkeys((*card.used, *self._put_aside[number], *warm)))
+        gpu = self._gpus[number]
+        warm = [place for place in gpu.warm if place in gpu.spare] if and_warm else []
+        return tuple(dict.fromkeys((*gpu.used, *self._put_aside[number], *warm)))
 
     # --- 1. what is there already -----------------------------------------------------------------------
 
@@ -104,12 +104,12 @@ class WorkingSet:
         """Apply the distribution where that is due; returns the missing instances."""
         group = self._group
         everywhere = group.is_due or not group.is_dynamic
-        if not everywhere and all(card.is_decided for card in self._gpus):
+        if not everywhere and all(gpu.is_decided for gpu in self._gpus):
             return {}
         if not self._distribution:
             self._mark_decided()
             return {}
-        # New cards first, then idle ones: what the distribution leaves whole is best what somebody has whole.
+        # New GPUs first, then idle ones: what the distribution leaves whole is best what somebody has whole.
         order = sorted(range(len(self._gpus)), key=lambda i: (self._gpus[i].is_decided, self._gpus[i].is_taken, i))
         shares = self._wanted_shares()
         cut = strategy.fit_distribution(
@@ -124,12 +124,12 @@ class WorkingSet:
         return cut.short
 
     def _may_change(self, number: int, *, everywhere: bool) -> bool:
-        card = self._gpus[number]
+        gpu = self._gpus[number]
         if number in self._frozen:
             return False
-        if not card.is_decided:
-            return card.is_open
-        return card.is_open and everywhere and not (self._group.is_dynamic and card.is_taken)
+        if not gpu.is_decided:
+            return gpu.is_open
+        return gpu.is_open and everywhere and not (self._group.is_dynamic and gpu.is_taken)
 
     def _as_is(self, number: int, *, is_open: bool) -> GpuSlices:
         held = self._occupied_places(number, and_warm=self._group.is_dynamic)
@@ -154,31 +154,31 @@ class WorkingSet:
     def _is_worth_it(self, cut: strategy.FittedLayouts) -> bool:
         units = max(1, len(self._gpus) * self._group.geometry.units)
         now: Counter[str] = Counter()
-        for card in self._gpus:
-            for place in card.layout:
+        for gpu in self._gpus:
+            for place in gpu.layout:
                 now[place.profile.name] += place.profile.units
         names = {*now, *cut.shares}
         moved = sum(abs(cut.shares.get(name, 0.0) - now[name] / units) for name in names) / 2
-        return moved >= DEAD_BAND or not all(card.is_decided for card in self._gpus)
+        return moved >= DEAD_BAND or not all(gpu.is_decided for gpu in self._gpus)
 
     def _mark_decided(self) -> None:
         """Keep the layout of new GPUs."""
-        self._gpus = [replace(card, is_decided=True) for card in self._gpus]
+        self._gpus = [replace(gpu, is_decided=True) for gpu in self._gpus]
 
     def _set_layout(self, number: int, layout: tuple[mig.Placement, ...], *, may_change: bool) -> None:
-        card = self._gpus[number]
-        # A card with MIG mode on and nothing on it is not whole; one that stays whole needs no cut.
-        is_same = layout == card.layout and card.is_whole == (not layout)
+        gpu = self._gpus[number]
+        # A GPU with MIG mode on and nothing on it is not whole; one that stays whole needs no cut.
+        is_same = layout == gpu.layout and gpu.is_whole == (not layout)
         if is_same:
-            self._gpus[number] = replace(card, is_decided=True)
-        elif may_change and self.gate.admits(card.node) and (not card.is_whole or self._count_spare_whole() > 0):
-            self.gate = self.gate.admit(card.node)
-            spare = tuple(place for place in layout if place not in card.used)
-            self._gpus[number] = replace(card, spare=spare, is_whole=not layout, is_decided=True)
+            self._gpus[number] = replace(gpu, is_decided=True)
+        elif may_change and self.gate.admits(gpu.node) and (not gpu.is_whole or self._count_spare_whole() > 0):
+            self.gate = self.gate.admit(gpu.node)
+            spare = tuple(place for place in layout if place not in gpu.used)
+            self._gpus[number] = replace(gpu, spare=spare, is_whole=not layout, is_decided=True)
 
     def _count_spare_whole(self) -> int:
         """Whole GPUs beyond those that the distribution leaves whole."""
-        return sum(card.is_whole for card in self._gpus) - self._least_whole
+        return sum(gpu.is_whole for gpu in self._gpus) - self._least_whole
 
     # --- 3. demand --------------------------------------------------------------------------------------
 
@@ -193,18 +193,18 @@ class WorkingSet:
                     self.apply(numbers, plan)
                     return None
                 stuck = plan.detail
-        return stuck or "every card is being cut, is used as a whole, or stays whole"
+        return stuck or "every GPU is being cut, is used as a whole, or stays whole"
 
     def list_candidates(self, ask: SliceRequest) -> Iterator[list[int]]:
         """GPUs to consider together: all of them for a single slice, else node by node."""
         whole = self._count_spare_whole()
         numbers = []
-        for number, card in enumerate(self._gpus):
-            is_open = card.is_open and card.is_decided and number not in self._frozen
-            if not (is_open and self.gate.admits(card.node) and ask.allows_node(card.node)):
+        for number, gpu in enumerate(self._gpus):
+            is_open = gpu.is_open and gpu.is_decided and number not in self._frozen
+            if not (is_open and self.gate.admits(gpu.node) and ask.allows_node(gpu.node)):
                 continue
-            if card.is_whole:
-                if whole <= 0 or card.is_taken:
+            if gpu.is_whole:
+                if whole <= 0 or gpu.is_taken:
                     continue
                 whole -= 1
             numbers.append(number)
@@ -220,13 +220,13 @@ class WorkingSet:
     def _plan(self, numbers: Sequence[int], ask: SliceRequest, *, and_warm: bool) -> Recut | RecutRefusal:
         return self._plan_single([self._to_gpu_slices(number, and_warm=and_warm) for number in numbers], ask)
 
-    def _plan_single(self, cards: Sequence[GpuSlices], ask: SliceRequest) -> Recut | RecutRefusal:
-        parts = (part for card in cards for part in (card.used, card.spare, card.yielding))
+    def _plan_single(self, gpus: Sequence[GpuSlices], ask: SliceRequest) -> Recut | RecutRefusal:
+        parts = (part for gpu in gpus for part in (gpu.used, gpu.spare, gpu.yielding))
         names = {ask.profile, *(place.profile.name for part in parts for place in part)}
-        return recut.plan_recut(_table(self._group, frozenset(names)), cards, ask.profile, ask.count)
+        return recut.plan_recut(_table(self._group, frozenset(names)), gpus, ask.profile, ask.count)
 
     def _to_gpu_slices(self, number: int, *, and_warm: bool) -> GpuSlices:
-        """As `recut` sees it; remembered, because most cards stay as they are from one request to the next."""
+        """As `recut` sees it; remembered, because most GPUs stay as they are from one request to the next."""
         key = number, and_warm
         if key not in self._seen:
             held = self._occupied_places(number, and_warm=and_warm)
@@ -234,14 +234,14 @@ class WorkingSet:
         return self._seen[key]
 
     def _select_distinct(self, numbers: Sequence[int], *, and_warm: bool) -> list[int]:
-        """One card of each kind: for a single slice more of a kind are of no use."""
+        """One GPU of each kind: for a single slice more of a kind are of no use."""
         kinds: dict[tuple[frozenset[str], frozenset[str], bool], int] = {}
         for number in numbers:
             key = number, and_warm
             if key not in self._kinds:
-                card = self._to_gpu_slices(number, and_warm=and_warm)
+                gpu = self._to_gpu_slices(number, and_warm=and_warm)
                 names = [
-                    frozenset(f"{each.profile.name}@{each.start}" for each in part) for part in (card.used, card.spare)
+                    frozenset(f"{each.profile.name}@{each.start}" for each in part) for part in (gpu.used, gpu.spare)
                 ]
                 self._kinds[key] = names[0], names[1], self._gpus[number].is_whole
             kinds.setdefault(self._kinds[key], number)
@@ -256,11 +256,11 @@ class WorkingSet:
         """Apply a planned re-cut to these GPUs."""
         for change in plan.changes:
             number = numbers[change.gpu]
-            card = self._gpus[number]
+            gpu = self._gpus[number]
             if change.create or change.destroy:
-                self.gate = self.gate.admit(card.node)
-            kept = [place for place in card.spare if place not in (*change.destroy, *change.vacate)]
-            self._gpus[number] = replace(card, spare=(*kept, *change.create), is_whole=False)
+                self.gate = self.gate.admit(gpu.node)
+            kept = [place for place in gpu.spare if place not in (*change.destroy, *change.vacate)]
+            self._gpus[number] = replace(gpu, spare=(*kept, *change.create), is_whole=False)
             self._put_aside[number] += change.serve
             self._invalidate(number)
 
@@ -284,29 +284,29 @@ class WorkingSet:
         self, numbers: Sequence[int], ask: SliceRequest, yielding: Mapping[str, Sequence[mig.Placement]]
     ) -> Recut | RecutRefusal:
         """Plan a cut of these GPUs if the yielding slices (GPU -> slices) were free."""
-        cards = []
+        gpus = []
         for number in numbers:
             seen = self._to_gpu_slices(number, and_warm=False)
             soft = tuple(place for place in yielding.get(self._gpus[number].uuid, ()) if place in seen.used)
-            cards.append(GpuSlices(tuple(place for place in seen.used if place not in soft), seen.spare, soft))
-        return self._plan_single(cards, ask)
+            gpus.append(GpuSlices(tuple(place for place in seen.used if place not in soft), seen.spare, soft))
+        return self._plan_single(gpus, ask)
 
     def remove_pod(self, movable: MovablePod) -> None:
         """Free the slices of a pod."""
-        for number, card in enumerate(self._gpus):
-            gone = tuple(place for uuid, place in movable.slices if uuid == card.uuid and place in card.used)
+        for number, gpu in enumerate(self._gpus):
+            gone = tuple(place for uuid, place in movable.slices if uuid == gpu.uuid and place in gpu.used)
             if gone:
-                used = tuple(place for place in card.used if place not in gone)
-                self._gpus[number] = replace(card, used=used, spare=(*card.spare, *gone))
+                used = tuple(place for place in gpu.used if place not in gone)
+                self._gpus[number] = replace(gpu, used=used, spare=(*gpu.spare, *gone))
                 self._invalidate(number)
 
     def can_place(self, ask: SliceRequest) -> bool:
         return not self.set_aside([ask]) or self.recut_for(ask) is None
 
     def start_drain(self, number: int, drain: Drain) -> None:
-        card = self._gpus[number]
-        self.gate = self.gate.admit(card.node)
-        self._gpus[number] = replace(card, drain=drain)
+        gpu = self._gpus[number]
+        self.gate = self.gate.admit(gpu.node)
+        self._gpus[number] = replace(gpu, drain=drain)
         self.freeze_gpus([number])
 
     def freeze_gpus(self, numbers: Iterable[int]) -> None:
@@ -315,9 +315,9 @@ class WorkingSet:
 
     def end_drains(self, is_over: Callable[[PartitionedGpu, Drain], bool]) -> None:
         """End drains that are over; their GPUs may change again."""
-        for number, card in enumerate(self._gpus):
-            if card.drain is not None and is_over(card, card.drain):
-                self._gpus[number] = replace(card, drain=None)
+        for number, gpu in enumerate(self._gpus):
+            if gpu.drain is not None and is_over(gpu, gpu.drain):
+                self._gpus[number] = replace(gpu, drain=None)
                 self._frozen.discard(number)
                 self._invalidate(number)
 

@@ -73,7 +73,7 @@ async def test_a_pod_on_other_cards_is_told_once(made):
     made.hold("a", "GPU-5", "GPU-6", plan=DeviceSet(0b11))
     await made.holdings.refresh()
     assert made.status() == ("False", "OtherDevices")
-    assert "team/a planned card 0, card 1, holds card 5, card 6" in made.holdings.condition().message
+    assert "team/a planned GPU 0, GPU 1, holds GPU 5, GPU 6" in made.holdings.condition().message
     assert made.told == [("a", "OtherDevices")]
     before = made.news
     await made.holdings.refresh()
@@ -137,7 +137,7 @@ async def test_a_share_of_another_card_than_planned_is_told(made):
     await made.holdings.refresh()
     assert made.status() == ("False", "OtherDevices")
     assert made.told == [("a", "OtherDevices")]
-    assert "team/a planned card 0, holds card 2" in made.holdings.condition().message
+    assert "team/a planned GPU 0, holds GPU 2" in made.holdings.condition().message
 
 
 async def test_replicas_that_go_by_the_name_of_whole_cards_have_other_numbers_than_the_plan(made):

@@ -42,7 +42,7 @@ def test_a_pod_that_does_not_say_means_what_nodes_offer():
 
 @pytest.mark.parametrize("said", ["half", "0.4", "1", "0", "-0.5", "nan", "inf", "1e999", "0.5x"])
 def test_what_is_no_share_is_told_with_what_would_be(said):
-    with pytest.raises(errors.Permanent, match=r"gpu-share: .* is not a share of one card, .* such as 0\.5"):
+    with pytest.raises(errors.Permanent, match=r"gpu-share: .* is not a share of one GPU, .* such as 0\.5"):
         gpus(shared(said))
 
 

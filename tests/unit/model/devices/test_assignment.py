@@ -32,7 +32,7 @@ def test_slices_that_we_would_not_write_are_not_believed(text: str):
 
 
 def test_places_in_words():
-    assert str(DeviceSet(0b101, ((3, 4),))) == "card 0, card 2, slice 3@4"
+    assert str(DeviceSet(0b101, ((3, 4),))) == "GPU 0, GPU 2, slice 3@4"
     assert str(DeviceSet()) == "nothing"
 
 

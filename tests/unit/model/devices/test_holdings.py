@@ -107,7 +107,7 @@ class TestDifferences:
     def test_other_cards_than_planned(self):
         (found,) = holdings.find_differences({"t/a": DeviceSet(0b11)}, {"t/a": Holdings(DeviceSet(0b110))})
         assert (found.pod, found.reason) == ("t/a", "OtherDevices")
-        assert found.message == "planned card 0, card 1, holds card 1, card 2"
+        assert found.message == "planned GPU 0, GPU 1, holds GPU 1, GPU 2"
 
     def test_several_may_hold_pieces_of_a_card(self):
         truth = {name: Holdings(DeviceSet(0b10), replicas=1) for name in ("t/a", "t/b", "t/c")}
@@ -116,12 +116,12 @@ class TestDifferences:
     def test_a_piece_of_another_card_than_planned(self):
         truth = {"t/a": Holdings(DeviceSet(0b10), replicas=1), "t/b": Holdings(DeviceSet(0b10), replicas=1)}
         (found,) = holdings.find_differences({"t/a": DeviceSet(0b01), "t/b": DeviceSet(0b10)}, truth)
-        assert (found.pod, found.reason, found.message) == ("t/a", "OtherDevices", "planned card 0, holds card 1")
+        assert (found.pod, found.reason, found.message) == ("t/a", "OtherDevices", "planned GPU 0, holds GPU 1")
 
     def test_a_device_two_pods_have(self):
         found = holdings.find_differences({}, {"t/a": Holdings(DeviceSet(0b10)), "t/b": Holdings(DeviceSet(0b11))})
         assert [(each.pod, each.reason) for each in found] == [("t/a", "HeldTwice"), ("t/b", "HeldTwice")]
-        assert found[0].message == "card 1 is held by t/b too"
+        assert found[0].message == "GPU 1 is held by t/b too"
 
     def test_ids_nobody_knows(self):
         (found,) = holdings.find_differences({}, {"t/a": Holdings(strangers=("GPU-9",))})

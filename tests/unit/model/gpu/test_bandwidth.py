@@ -112,7 +112,7 @@ def test_one_card_waits_for_no_link():
 
 @pytest.mark.parametrize("cards", [(), (0, 8), (-1, 0)])
 def test_cards_that_are_not_there_are_refused(cards):
-    with pytest.raises(errors.Permanent, match="8 cards"):
+    with pytest.raises(errors.Permanent, match="8 GPUs"):
         bandwidth.set_gb_per_s(reference.pcie_pairs(), cards)
 
 

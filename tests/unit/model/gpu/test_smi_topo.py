@@ -120,7 +120,7 @@ def test_one_card_is_a_machine_too():
         (SMALL.replace("24-47,72-95", "everywhere"), "line 3: GPU1: CPU Affinity 'everywhere'"),
         (SMALL.replace("\tGPU0\tGPU1\tmlx5_0", "\tGPU0\tGPU0\tmlx5_0"), "line 1: GPU0 stands twice"),
         (SMALL.replace("GPU1\tNV4\t X ", "GPU0\tNV4\t X "), "line 3: GPU0 has a second row"),
-        (SMALL.replace(" X \tNV4", "PIX\tNV4"), "line 2: GPU0 to GPU0 is 'PIX'; X is for a card and itself"),
+        (SMALL.replace(" X \tNV4", "PIX\tNV4"), "line 2: GPU0 to GPU0 is 'PIX'; X is for a GPU and itself"),
     ],
 )
 def test_a_bad_table_is_refused_with_its_line(text, message):

@@ -101,7 +101,7 @@ def test_models_are_mixed_only_when_the_gang_allows_it():
     refusal = refused(mixed(), GangRequest.uniform(cards(8), 5, hardware=Hardware.SAME))
     assert (refusal.reason, refusal.room) == (GangReason.MODELS_DIFFER, 4)
     mix = texts(refusal)[ChangeKind.MIX_MODELS]
-    assert mix == "mix A100-SXM4-80GB, H100-SXM5-80GB (the slowest card sets the pace)"
+    assert mix == "mix A100-SXM4-80GB, H100-SXM5-80GB (the slowest GPU sets the pace)"
     assert len(placed(mixed(), GangRequest.uniform(cards(8), 5)).seats) == 5
 
 

@@ -241,7 +241,7 @@ def test_a_refusal_counts_reasons_and_names_the_nearest_node():
     assert answer.code is Reason.NO_ROOM
     assert answer.possible
     assert isinstance(answer.detail, Shortage)
-    assert (answer.detail.name, answer.detail.cards) == ("busy", 2)
+    assert (answer.detail.name, answer.detail.gpus) == ("busy", 2)
     assert answer.message == (
         "0/4 nodes fit: 2 GPUsTaken, 1 NodeNotReady, 1 WiringNotMet; busy comes nearest, 2 GPUs short: GPUsTaken"
     )

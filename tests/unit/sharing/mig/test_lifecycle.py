@@ -34,10 +34,10 @@ def test_a_whole_card_is_cut() -> None:
 def test_where_the_mode_needs_a_reset_the_card_is_reset_once_it_shows() -> None:
     bench = Bench(A100, mode=Mode.OFF, needs_reset=True)
     assert finish(bench, wish(A100, "7g.80gb@0")).is_done
-    assert bench.log == ["enable MIG mode", "reset the card", "create 7g.80gb@0"]
+    assert bench.log == ["enable MIG mode", "reset the GPU", "create 7g.80gb@0"]
     assert finish(bench, wish(A100, None)).is_done
     assert bench.mode is Mode.OFF
-    assert bench.log[3:] == ["destroy 7g.80gb@0", "disable MIG mode", "reset the card"]
+    assert bench.log[3:] == ["destroy 7g.80gb@0", "disable MIG mode", "reset the GPU"]
 
 
 def test_neighbours_in_use_are_not_touched() -> None:
@@ -62,7 +62,7 @@ def test_what_somebody_has_is_waited_for(life: Life) -> None:
 def test_a_whole_card_in_use_is_waited_for() -> None:
     bench = Bench(A100, mode=Mode.OFF, is_occupied=True)
     left = lifecycle.plan_steps(A100, bench.card(), wish(A100, "7g.80gb@0"))
-    assert left == lifecycle.Plan(waits=("the card is in use, so it cannot enable MIG mode now",))
+    assert left == lifecycle.Plan(waits=("the GPU is in use, so it cannot enable MIG mode now",))
 
 
 def test_halfway_instances_are_completed_or_removed() -> None:
@@ -206,7 +206,7 @@ def test_a_failure_on_the_way_back_is_said_and_what_is_there_stays() -> None:
     running = attempt.record_failure(back.attempt, back.step or reset, "refused, too", 2.0, LIMITS, is_final=True)
     rest = attempt.decide_step(A100, running, bench.card(), 3.0, LIMITS)
     assert (rest.phase, rest.step) == (Phase.FAILED, None)
-    assert rest.message == "reset the card: refused; could not be taken back: disable MIG mode: refused, too"
+    assert rest.message == "reset the GPU: refused; could not be taken back: disable MIG mode: refused, too"
 
 
 def test_what_came_into_use_meanwhile_stays_on_the_way_back() -> None:

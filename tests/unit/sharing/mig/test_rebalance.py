@@ -107,7 +107,7 @@ def test_cards_the_distribution_leaves_whole_stay_whole() -> None:
 def test_a_card_that_is_being_cut_is_not_cut_again() -> None:
     decision = decide_layouts(group(cut(0, spare="1g.10gb@0", is_open=False)), [SliceRequest("a", "7g.80gb")], OPEN)
     assert not decision.changed
-    assert decision.waiting == {"a": "every card is being cut, is used as a whole, or stays whole"}
+    assert decision.waiting == {"a": "every GPU is being cut, is used as a whole, or stays whole"}
 
 
 def test_slices_that_were_busy_of_late_are_the_last_to_go() -> None:

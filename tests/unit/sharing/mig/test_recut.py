@@ -30,7 +30,7 @@ def texts(placements):
 
 
 def test_dra_driver_933_a_3g_is_cut_where_spare_slices_lie():
-    # 1g were cut on 0..6 and only 0, 1 and 5 are still in use... on the other card 4, 5 and 6 are spare.
+    # 1g were cut on 0..6 and only 0, 1 and 5 are still in use... on the other GPU 4, 5 and 6 are spare.
     cards = [
         GpuSlices(at("1g.10gb@0", "1g.10gb@1", "1g.10gb@5"), at("1g.10gb@2", "1g.10gb@3", "1g.10gb@4", "1g.10gb@6")),
         GpuSlices(at("1g.10gb@0"), at("1g.10gb@1", "1g.10gb@4", "1g.10gb@5", "1g.10gb@6")),
@@ -56,7 +56,7 @@ def test_dra_driver_933_the_no_names_the_one_instance_that_must_end():
     assert stuck.reason is slots.Shortage.HOLE
     assert [(card, texts([each])) for card, each in stuck.ends] == [(0, ["1g.10gb@5"])]
     assert "0 of 1 x 3g.40gb" in stuck.detail
-    assert "1g.10gb@5 on card 0" in stuck.detail
+    assert "1g.10gb@5 on GPU 0" in stuck.detail
 
 
 def test_a_spare_instance_serves_as_it_is():
