@@ -66,7 +66,7 @@ async def test_work_that_finds_no_room_waits_with_the_reason_and_starts_when_the
     waiting = await bed.until_phase(second, "Pending")
 
     assert condition(waiting, "Scheduled").reason == "InsufficientGPU"
-    assert waiting.status.message.startswith("needs 2 GPUs: 1 of 1 nodes could hold it, none has room now")
+    assert waiting.status.message.startswith("0/1 nodes available for 2 GPUs: 1 insufficient GPUs. Best: ")
     assert waiting.status.retryCount == 0, "waiting for room is not an error"
     running = await bed.until_phase(second, "Running")
     assert condition(running, "Scheduled").status == "True"

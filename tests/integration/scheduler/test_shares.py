@@ -64,7 +64,7 @@ async def test_sixteen_workloads_for_half_a_gpu_are_two_to_a_card(live: Live):
 
     assert cards(bed, "half-") == {("shared", card): 2 for card in range(8)}
     late = await bed.submit(half("late"))
-    await bed.until(lambda: "needs 1/2 of a GPU" in said(bed, late))
+    await bed.until(lambda: "available for 1/2 GPU" in said(bed, late))
     assert "GPUShareTaken" in said(bed, late)
 
     await bed.delete(made[5])
@@ -79,7 +79,7 @@ async def test_who_wants_a_whole_gpu_gets_none_that_is_shared_and_shares_are_fou
     for name in ("a", "b", "c"):
         await bed.until_phase(await bed.submit(half(name)), "Running")
     whole = await bed.submit(kgwe("whole"))
-    await bed.until(lambda: "needs 1 GPU" in said(bed, whole))
+    await bed.until(lambda: "available for 1 GPU" in said(bed, whole))
     first.kill()
     await live.scheduler()
     await bed.until_phase(await bed.submit(half("d")), "Running")
@@ -132,5 +132,5 @@ async def test_a_gang_of_shares_starts_as_a_whole_or_not_at_all(live: Live):
 
     assert not live.bound("big-")
     told = await live.bed.client.list(resources.EVENT, "default")
-    assert any(b"needs 9 pods of 1/2 of a GPU" in bytes(each) for each in told)
+    assert any(b"available for 9 pods of 1/2 GPU" in bytes(each) for each in told)
     assert cards(live.bed, "fits-") == {("shared", card): 2 for card in range(4)}

@@ -54,4 +54,4 @@ def test_kai_2058_a_16_card_job_that_waits_though_16_cards_are_free_is_told_why(
     """
     refusal = racks({"s": {"a": [4, 4], "b": [4, 4]}}).refuse(GangRequest.uniform(cards(8), 2))
     assert (refusal.reason, refusal.room) == ("TooLittleRoom", 0)
-    assert "Nodes: 4 GPUsTaken." in refusal.describe()
+    assert "Nodes: 4 insufficient GPUs." in refusal.describe()

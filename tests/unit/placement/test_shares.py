@@ -177,10 +177,14 @@ class TestPlans:
 
     @pytest.mark.parametrize(
         ("pieces", "words"),
-        [((0, 0), "needs 1/2 of a GPU: no node could hold it"), ((4, 4), "needs 1/2 of a GPU: no node could hold it")],
+        [
+            ((0, 0), "No node offers GPU shares, and 1/2 GPU was requested. Ask for whole GPUs"),
+            ((4, 4), "No node offers shares of 1/2 GPU; nodes here offer 1/4 GPU. Set share to 0.25."),
+        ],
     )
     def test_why_it_waits(self, pieces, words):
         found = planner.make_plan(fleet(*pieces), Ask("w", HALF, planner.pod_amounts(HALF)))
         assert isinstance(found, Refusal)
-        assert found.message.startswith(words)
+        start = "0/2 nodes available for 1/2 GPU: 2 without shares of 1/2 GPU. "
+        assert found.message.startswith(start + words)
         assert not found.possible

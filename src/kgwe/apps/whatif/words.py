@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 from kgwe.model.units.phrasing import counted
 from kgwe.placement.fleet.node import Preference, SpotPolicy
 from kgwe.placement.gang.request import Hardware
-from kgwe.placement.planning.reasons import describe_gpus, describe_request
+from kgwe.placement.planning.reasons import describe_request
+from kgwe.placement.pod.wording import describe_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

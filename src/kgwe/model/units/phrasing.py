@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
-_CLOSE: Final = 0.6
+_CLOSE: Final = 0.7
 
 
 def counted(number: float, noun: str, plural: str = "") -> str:
@@ -62,18 +62,11 @@ _PLURALS: Final = {"leaf": "leaves", "nvlink": "NVLink domains", "switch": "swit
 
 
 def find_similar(name: str, known: Iterable[str]) -> str:
-    """The known name that a misspelt name was probably meant to be; empty if none is near.
-
-    A part of a known name counts as near too: `H10O` is near `NVIDIA-H100-80GB-HBM3`.
-    """
-    ratios = {each: _similarity(name.lower(), each.lower()) for each in sorted(set(known))}
-    best = max(ratios, key=lambda each: ratios[each], default="")
+    """The known name, or the word of one, that a misspelt name was probably meant to be; empty if none is near."""
+    words = {word for each in known for word in (each, *each.replace("_", "-").replace(" ", "-").split("-")) if word}
+    ratios = {word: difflib.SequenceMatcher(None, name.lower(), word.lower()).ratio() for word in sorted(words)}
+    best = max(ratios, key=lambda word: ratios[word], default="")
     return best if best and ratios[best] >= _CLOSE else ""
-
-
-def _similarity(name: str, known: str) -> float:
-    parts = {known, *known.replace("_", "-").replace(" ", "-").split("-")}
-    return max(difflib.SequenceMatcher(None, name, part).ratio() for part in parts if part)
 
 
 def shorten(text: str, most: int) -> str:

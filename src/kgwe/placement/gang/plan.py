@@ -90,8 +90,8 @@ class LevelReport:
 
     def describe(self) -> str:
         if self.holding:
-            return f"{self.level}: {self.holding} of {self.domains} can hold it"
-        return f"{self.level}: none of {self.domains} holds it, at most {self.most} of {self.needed} pods fit in one"
+            return f"{self.level}: {self.holding}/{self.domains} available"
+        return f"{self.level}: 0/{self.domains} available, at most {self.most} of {self.needed} pods fit in one"
 
 
 @dataclass(frozen=True)

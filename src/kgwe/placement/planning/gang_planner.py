@@ -32,6 +32,7 @@ from kgwe.placement.gang.request import (
 from kgwe.placement.gang.search import GangSearch
 from kgwe.placement.planning import diagnosis
 from kgwe.placement.planning.diagnosis import Evictable
+from kgwe.placement.planning.reasons import describe_gang
 from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class GangPlanner:
     def plan(
         self, gang: GangRequest, *, evictable: Evictable | None = None, following: Following = NONE_FOLLOW
     ) -> GangPlan | Refusal:
-        """All of the gang, or why not and what would help; `evictable`: what runs, to suggest whom to stop."""
+        """All of the gang, or why not and what would help; `evictable`: running workloads that may be evicted."""
         found = self._search.find(gang, following)
         if isinstance(found, Shortfall):
             return diagnosis.refuse_gang(diagnosis.diagnose(self._search, gang, found, evictable))
@@ -96,16 +97,18 @@ class GangPlanner:
     def try_plan(self, gang: GangRequest, following: Following = NONE_FOLLOW) -> GangPlan | Refusal:
         """All of the gang, or a refusal without a diagnosis: for callers that try many and explain none."""
         found = self._search.find(gang, following)
-        return _refuse(found) if isinstance(found, Shortfall) else found
+        return _refuse(gang, found) if isinstance(found, Shortfall) else found
 
     def survey(self, gang: GangRequest | None, seats: Sequence[tuple[str, int]]) -> GangLocation | None:
         """The place of pods that have their seats (node, mask of GPUs); None when a node is not there."""
         return site.locate_gang(self._search, gang, seats)
 
 
-def _refuse(found: Shortfall) -> Refusal:
+def _refuse(gang: GangRequest, found: Shortfall) -> Refusal:
     possible = found.most_when_empty is None or found.most_when_empty >= found.needed
-    message = f"{found.level} {found.domain} has room for {found.room} of {found.needed} {found.role} pods"
+    where = found.level if found.domain in {"", found.level} else f"{found.level} {found.domain}"
+    wanted = describe_gang(gang)
+    message = f"Not enough room for {wanted}. Best: {where} ({found.room} of {found.needed} {found.role} pods fit)."
     code = Reason.INSUFFICIENT_GPU if possible else Reason.TOO_LARGE
     return Refusal(code, message, possible=possible, detail=found)
 

@@ -27,7 +27,7 @@ from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.gang.request import Strategy as GangStrategy
 from kgwe.placement.planning.custom_strategies import Candidate, Choosers
 from kgwe.placement.planning.plan import Plan, Seat
-from kgwe.placement.planning.reasons import describe_request, refuse_pod, refuse_strategy
+from kgwe.placement.planning.reasons import refuse_pod, refuse_strategy
 from kgwe.placement.pod.engine import Decision
 from kgwe.placement.pod.fit import FitStatus
 from kgwe.placement.pod.ranking import ALIASES, Strategy
@@ -56,7 +56,11 @@ def make_plan(
 ) -> Plan | Refusal:
     """All of the ask, or why not. `explain`: whether the refusal of a gang has a diagnosis, which takes longer."""
     if not len(fleet.snapshot):
-        return Refusal(Reason.NO_GPU_NODES, "no node offers GPUs", possible=False)
+        return Refusal(
+            Reason.NO_GPU_NODES,
+            "No node offers GPUs. Add GPU nodes, or check that the device plugin runs.",
+            possible=False,
+        )
     try:
         if ask.partial is not None:
             return _complete_gang(fleet, ask, ask.partial)
@@ -118,7 +122,7 @@ def _plan_pod(fleet: FleetView, ask: Ask, choosers: Choosers, rng: Rng | None) -
 
 def _note_spot_node(fleet: FleetView, ask: Ask, found: Decision) -> str:
     avoided = ask.request.spot is SpotPolicy.AVOID and fleet.snapshot.spot[found.node]
-    return "; a spot node: no other node fits" if avoided else ""
+    return "; a spot node, because no other node fits" if avoided else ""
 
 
 def _build_pod_plan(ask: Ask, found: Decision, note: str = "") -> Plan:
@@ -157,10 +161,12 @@ def _plan_with_custom_strategy(
         choice = choosers[name].choose(candidates, ask, rng)
         number = snapshot.index[choice.name]
     except Exception as exc:  # noqa: BLE001 - see above
-        return Refusal(Reason.STRATEGY_FAILED, f"strategy {name!r} failed: {exc!r}")
+        return Refusal(Reason.STRATEGY_FAILED, f"Strategy {name!r} failed: {exc!r}.")
     found = fleet.engine.decide(ask.request, candidates=np.array([number], np.intp))
     if not isinstance(found, Decision):
-        return Refusal(Reason.STRATEGY_FAILED, f"strategy {name!r} chose {choice.name}, where it does not fit")
+        return Refusal(
+            Reason.STRATEGY_FAILED, f"Strategy {name!r} chose node {choice.name}, where the pod does not fit."
+        )
     return _build_pod_plan(ask, replace(found, counts=everywhere.counts), _note_spot_node(fleet, ask, found))
 
 
@@ -218,7 +224,7 @@ def _plan_gang(fleet: FleetView, ask: Ask, evictable: Evictable | None, *, expla
         found = fleet.gangs.try_plan(gang, ask.following)
     if isinstance(found, GangPlan):
         return build_gang_plan(ask, found)
-    return replace(found, message=f"needs {describe_request(ask)}: {found.message}")
+    return found
 
 
 def build_gang_plan(ask: Ask, found: GangPlan) -> Plan:
@@ -269,8 +275,10 @@ def _complete_gang(fleet: FleetView, ask: Ask, partial: PartialGang) -> Plan | R
     """Place the pods of a gang that have no place, near those that have one."""
     found = complete_gang(fleet.fitter, fleet.tree, partial)
     if not found:
-        pods = f"{partial.missing} of {len(partial.members)} pods"
-        message = f"{pods} find no room beside those of their gang that have their places"
+        placed = len(partial.members) - partial.missing
+        message = (
+            f"No room for {partial.missing} of {len(partial.members)} gang members near the {placed} already placed."
+        )
         return Refusal(Reason.INSUFFICIENT_GPU, message)
     requests = {member.pod: member.request for member in partial.members}
     return Plan(

@@ -21,14 +21,14 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.placement.pod import score as scoring
-from kgwe.placement.pod import shortage
+from kgwe.placement.pod import shortage, wording
 from kgwe.placement.pod.fit import FitStatus, Fitter
 from kgwe.placement.pod.mixfit_strategy import ArrivalMix, MixFitStrategy
 from kgwe.placement.pod.ranking import Ranking, Strategy
 from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -220,9 +220,12 @@ class Engine:
         if view.refusal is None:
             counts = count_reasons(view.counts.tolist())
             nearest = shortage.find_nearest(self.fitter, view.request, view.codes)
+            gpus = view.request.gpus
+            best = wording.describe_nearest(view.request, nearest) if nearest else ""
+            listed = wording.describe_counts(counts, gpus)
             view.refusal = Refusal(
                 Reason.NO_ROOM,
-                _describe_refusal(len(self.snapshot), counts, nearest),
+                wording.describe_refusal(len(self.snapshot), wording.describe_gpus(gpus), listed, best),
                 counts,
                 possible=bool((self.fitter.check_empty_nodes(view.request) == FitStatus.FITS).any()),
                 detail=nearest,
@@ -291,13 +294,6 @@ def count_reasons(counts: Sequence[int]) -> dict[str, int]:
     """Reason -> nodes that do not take the pod for it, the most frequent first; `counts` are by status."""
     found = {FitStatus(code).reason: count for code, count in enumerate(counts) if code and count}
     return dict(sorted(found.items(), key=lambda each: -each[1]))
-
-
-def _describe_refusal(nodes: int, counts: Mapping[str, int], nearest: shortage.Shortage | None) -> str:
-    """`0/3 nodes fit: 2 GPUsTaken, 1 NodeNotReady; n1 comes nearest, 2 GPUs short: GPUsTaken`."""
-    listed = ", ".join(f"{count} {reason}" for reason, count in counts.items())
-    near = f"; {nearest.describe}" if nearest else ""
-    return f"0/{nodes} nodes fit" + (f": {listed}" if listed else "") + near
 
 
 def _add_hint(score: Floats, hint: Floats) -> Floats:

@@ -1,14 +1,14 @@
-"""Which node comes nearest to holding a pod that fits nowhere, and what it lacks, in numbers.
+"""The node that comes nearest to holding a pod that fits nowhere, and what the node lacks.
 
-Nodes that could hold the pod if they were empty come before nodes that never can, and of these the ones that
-pass more of the rules before those that fail early. Among equals the one that lacks least wins, each lack taken as
-a part of what is asked for and added up; ties go to the first node.
+Nodes that could hold the pod when empty come first; among the others, those that pass more rules. Among equals the
+node with the smallest shortage wins: the sum, over resources, of the missing part of the requested amount. Ties go to
+the first node.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,26 +36,6 @@ class Shortage:
     cpu_milli: int = 0
     memory_bytes: int = 0
     pods: int = 0
-
-    @property
-    def describe(self) -> str:
-        """For people: `h100-0003 is 2 GPUs and 4000m CPU short`."""
-        lacks = [f"{getattr(self, name)}{unit}" for name, unit in _UNITS.items() if getattr(self, name)]
-        if not lacks:
-            return f"{self.name} comes nearest: {self.verdict.reason}"
-        listed = " and ".join([", ".join(lacks[:-1]), lacks[-1]]) if lacks[1:] else lacks[0]
-        return f"{self.name} comes nearest, {listed} short: {self.verdict.reason}"
-
-
-_UNITS: Final = {
-    "gpus": " GPUs",
-    "milli": "m of a GPU",
-    "share_mib": " MiB of GPU memory",
-    "slices": " MIG slices",
-    "cpu_milli": "m CPU",
-    "memory_bytes": " bytes of memory",
-    "pods": " pod slots",
-}
 
 
 def find_nearest(fitter: Fitter, request: Request, codes: Codes) -> Shortage | None:
@@ -90,7 +70,7 @@ def _count_missing(snapshot: Snapshot, request: Request) -> dict[str, NDArray[np
     elif gpus.slices:
         free["slices"] = snapshot.slices.get(gpus.profile, np.zeros(len(snapshot), np.int32))
     wanted = {name: _requested_amount(request, name) for name in free}
-    # Of what is not asked for nothing is lacking, though it be overbooked.
+    # A resource that is not requested is never short, even on an overbooked node.
     return {
         name: np.clip(wanted[name] - left.astype(np.int64), 0, None if wanted[name] else 0)
         for name, left in free.items()

@@ -63,7 +63,8 @@ def test_levels_have_plurals():
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("H10O", "NVIDIA-H100-80GB-HBM3"),
+        ("H10O", "H100"),
+        ("h200", "H100"),
         ("nvidia-h100-80gb-hbm3", "NVIDIA-H100-80GB-HBM3"),
         ("NVIDIA-A100-SXM4-80G", "NVIDIA-A100-SXM4-80GB"),
         ("MI300X", ""),

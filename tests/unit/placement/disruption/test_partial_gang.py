@@ -86,7 +86,7 @@ def test_a_refusal_says_what_it_cannot_join():
     cluster = racks({"s": {"a": [0, 4], "b": [8, 8]}})
     found = make_plan(Scene(cluster), ask(partial("a1", "", required="leaf")))
     assert isinstance(found, Refusal)
-    assert found.message == "1 of 2 pods find no room beside those of their gang that have their places"
+    assert found.message == "No room for 1 of 2 gang members near the 1 already placed."
 
 
 def test_gangs_with_different_neighbours_are_different_shapes():

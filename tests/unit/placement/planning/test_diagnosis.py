@@ -46,26 +46,48 @@ def test_a_level_too_low_is_said_with_the_smallest_step_up():
     assert refusal.reason is GangReason.NO_DOMAIN_LARGE_ENOUGH
     assert (refusal.level, refusal.room, refusal.short) == ("leaf", 2, 1)
     assert texts(refusal) == {
-        ChangeKind.LOWER_LEVEL: "require spine instead of leaf (it would go to spine s, ring 50.0 GB/s)",
-        ChangeKind.FEWER_REPLICAS: "run 2 instead of 3 worker pods",
+        ChangeKind.LOWER_LEVEL: "require spine instead of leaf (spine s, 50 GB/s between nodes)",
+        ChangeKind.FEWER_REPLICAS: "run 2 pods instead of 3",
     }
     far = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 4, required="leaf"))
-    assert texts(far)[ChangeKind.LOWER_LEVEL].startswith("require cluster instead of leaf")
+    assert texts(far)[ChangeKind.LOWER_LEVEL].startswith("drop the required level leaf (")
 
 
 def test_the_words_tell_the_whole_of_it():
     refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 3, required="leaf", name="llama"))
     assert refusal.describe() == (
-        "gang llama cannot start: the cluster has room, but no domain of the required level has it all.\n"
-        "Best is leaf a: room for 2 of 3 pods (worker), 1 short.\n"
-        "Nodes: 5 Fits, 3 GPUsTaken.\n"
-        "Level node: none of 8 holds it, at most 1 of 3 pods fit in one.\n"
-        "Level leaf: none of 4 holds it, at most 2 of 3 pods fit in one.\n"
-        "Waiting does not help: with nothing running, one leaf takes 2 of 3.\n"
-        "Any one of these starts it now:\n"
-        "  - require spine instead of leaf (it would go to spine s, ring 50.0 GB/s)\n"
-        "  - run 2 instead of 3 worker pods"
+        "Gang llama cannot start. The cluster has room, but no single domain of the required level has enough.\n"
+        "Best: leaf a, 2 of 3 pods fit, 1 short.\n"
+        "Nodes: 5 available, 3 insufficient GPUs.\n"
+        "Level node: 0/8 available, at most 1 of 3 pods fit in one.\n"
+        "Level leaf: 0/4 available, at most 2 of 3 pods fit in one.\n"
+        "Will not start by waiting. Even with nothing running, one leaf holds 2 of 3 pods.\n"
+        "One of these changes is enough:\n"
+        "  - require spine instead of leaf (spine s, 50 GB/s between nodes)\n"
+        "  - run 2 pods instead of 3"
     )
+    assert refusal.summary() == (
+        "0/4 leaves available for 3 pods of 8 GPUs (nodes: 3 insufficient GPUs). Best: leaf a (2 of 3 pods fit). Even"
+        " with nothing running, one leaf holds 2 of 3 pods. Try: require spine instead of leaf (spine s, 50 GB/s"
+        " between nodes)."
+    )
+
+
+def test_without_a_required_level_nodes_are_counted():
+    refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 6))
+    assert refusal.summary() == (
+        "5/8 nodes available for 6 pods of 8 GPUs: 3 insufficient GPUs. Only 5 of 6 pods fit. Try: run 5 pods instead"
+        " of 6."
+    )
+
+
+def test_what_no_node_could_hold_is_said_first():
+    refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(16), 4, required="leaf"))
+    assert refusal.summary() == (
+        "0/4 leaves available for 4 pods of 16 GPUs (nodes: 8 with fewer than 16 whole GPUs). Each pod asks for 16"
+        " GPUs; the largest node has 8. Set gpusPerPod to 8 or less."
+    )
+    assert refusal.binding_constraint == "Each pod asks for 16 GPUs; the largest node has 8"
 
 
 def test_too_little_room_everywhere_counts_the_verdicts_of_nodes():
@@ -94,14 +116,16 @@ def test_another_gpu_model_is_named():
     refusal = refused(mixed(), GangRequest.uniform(cards(8, model="H100-SXM5-80GB"), 3))
     assert refusal.reason is GangReason.WRONG_GPU_MODEL
     assert refusal.statuses[FitStatus.WRONG_MODEL] == 4
-    assert texts(refusal)[ChangeKind.OTHER_MODEL] == "accept A100-SXM4-80GB"
+    assert texts(refusal)[ChangeKind.OTHER_MODEL] == "accept GPU model A100-SXM4-80GB"
 
 
 def test_models_are_mixed_only_when_the_gang_allows_it():
     refusal = refused(mixed(), GangRequest.uniform(cards(8), 5, hardware=Hardware.SAME))
     assert (refusal.reason, refusal.room) == (GangReason.MODELS_DIFFER, 4)
     mix = texts(refusal)[ChangeKind.MIX_MODELS]
-    assert mix == "mix A100-SXM4-80GB, H100-SXM5-80GB (the slowest GPU sets the pace)"
+    assert mix == (
+        "mix GPU models A100-SXM4-80GB and H100-SXM5-80GB (hardware: PreferSame; the slowest GPU sets the pace)"
+    )
     assert len(placed(mixed(), GangRequest.uniform(cards(8), 5)).seats) == 5
 
 
@@ -109,13 +133,13 @@ def test_spot_nodes_are_suggested_by_their_taint():
     planner = mixed(spot=True, taints=(Taint("spot", "true", "NoSchedule"),))
     refusal = refused(planner, GangRequest.uniform(cards(8), 6))
     assert refusal.reason is GangReason.NODES_TAINTED
-    assert texts(refusal)[ChangeKind.TOLERATE_SPOT] == "tolerate spot nodes (spot)"
+    assert texts(refusal)[ChangeKind.TOLERATE_SPOT] == "tolerate the taint of spot nodes (spot)"
 
 
 def test_a_gang_that_requires_spot_is_told_of_room_elsewhere():
     refusal = refused(mixed(spot=True), GangRequest.uniform(cards(8, spot=SpotPolicy.REQUIRE), 5))
     assert refusal.reason is GangReason.NOT_ON_SPOT
-    assert texts(refusal)[ChangeKind.ALLOW_ON_DEMAND] == "use nodes that are not spot too (spotPolicy Allow)"
+    assert texts(refusal)[ChangeKind.ALLOW_ON_DEMAND] == "allow nodes that are not spot (spotPolicy: Allow)"
 
 
 def test_wiring_that_is_not_there_can_be_let_go():
@@ -129,7 +153,7 @@ def test_wiring_that_is_not_there_can_be_let_go():
 def test_fewer_replicas_come_in_whole_segments_and_of_the_role_that_is_short():
     roles = (Role("leader", cards(1), 1), Role("worker", cards(8), 6))
     refusal = racks(DRAWN).refuse(GangRequest(roles))
-    assert texts(refusal)[ChangeKind.FEWER_REPLICAS] == "run 4 instead of 6 worker pods"
+    assert texts(refusal)[ChangeKind.FEWER_REPLICAS] == "run 4 worker pods instead of 6"
     change = next(each for each in refusal.changes if each.kind is ChangeKind.FEWER_REPLICAS)
     assert [role.replicas for role in change.gang.roles] == [1, 4]
 
@@ -139,7 +163,7 @@ def test_a_gang_that_even_an_empty_cluster_does_not_hold_is_told_so():
     refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(4), 4, segments=groups))
     assert refusal.is_hopeless
     assert (refusal.room, refusal.short) == (0, 4), "room for half a segment is none"
-    assert "with nothing running, the cluster takes 0 of 4." in refusal.describe()
+    assert "Even with nothing running, the cluster holds 0 of 4 pods." in refusal.describe()
 
 
 # --- evictions ------------------------------------------------------------------------------------------
@@ -191,7 +215,7 @@ def test_evictions_are_the_least_that_suffice(busy, pods, level, priority, owner
 def test_evictions_are_said_with_what_they_cost(busy):
     gang = GangRequest.uniform(cards(8), 2, required="leaf", priority=5)
     refusal = busy.refuse(gang, evictable=evictable(busy))
-    assert texts(refusal)[ChangeKind.EVICT] == "evict small (lower priority, costs 8.13 GPU-hours)"
+    assert texts(refusal)[ChangeKind.EVICT] == "evict small (lower priority; costs 8.13 GPU-hours)"
 
 
 def test_of_work_that_can_spare_pods_only_so_many_go():

@@ -80,7 +80,7 @@ def test_a_gang_is_told_the_level_that_binds() -> None:
     fleet.run("x", "a", 1)
     fleet.run("y", "c", 1)
     found = why(fleet, Ask("w", whole(4), pods=2, nearness=TopologyRequest(required="leaf")))
-    assert "no domain of the required level" in found.binding
+    assert "no single domain of the required level" in found.binding
     assert found.best is not None
     assert (found.best.level, found.best.room, found.best.needed) == ("leaf", 1, 2)
     assert "LowerLevel" in kinds(found)

@@ -96,7 +96,7 @@ def test_a_plan_says_level_by_level_why_it_is_not_lower():
         ("leaf", 0, 4, 6),
         ("spine", 1, 6, 6),
     ]
-    assert "leaf: none of 3 holds it, at most 4 of 6 pods fit in one" in plan.describe()
+    assert "leaf: 0/3 available, at most 4 of 6 pods fit in one" in plan.describe()
 
 
 def test_the_faster_network_wins_before_the_score():
@@ -369,7 +369,7 @@ def test_at_most_so_many_gpus_per_leaf():
     assert Counter(seat.node[0] for seat in plan.seats) in ({"a": 3, "b": 2}, {"a": 2, "b": 3})
     refusal = cluster.refuse(GangRequest.uniform(cards(4), 7, max_gpus_per_leaf=12))
     assert (refusal.reason, refusal.room, refusal.is_hopeless) == ("TooManyPerDomain", 6, True)
-    assert refusal.changes[0].text == "lift its limit of GPUs per leaf"
+    assert refusal.changes[0].text == "raise the limit of GPUs per leaf"
     assert cluster.refuse(GangRequest.uniform(cards(4), 4, required="leaf", max_gpus_per_leaf=12)).room == 3
 
 

@@ -132,7 +132,7 @@ class TestDivided:
         assert len(placed(made, ask(18, divisible=True, ranks=18)).seats) == 3
         found = refused(made, ask(18, divisible=True, ranks=2))
         assert found.code == Reason.TOO_LARGE
-        assert "needs 18 GPUs" in found.message
+        assert "0/3 nodes available for 18 GPUs: " in found.message
 
     def test_a_rack_of_72_gpus_is_18_pods_of_four(self):
         found = placed(fleet(*[SMALL] * 18), ask(72, divisible=True))
@@ -226,7 +226,10 @@ class TestSpot:
         made = self.fleet("n0")
         for name in ("n1", "n2", "n3"):
             made.hold(name, Holding(name, {amounts.GPU: 1}))
-        assert "; a spot node: no other node fits" in placed(made, ask(8, needs={"spot": SpotPolicy.AVOID})).message
+        assert (
+            "; a spot node, because no other node fits"
+            in placed(made, ask(8, needs={"spot": SpotPolicy.AVOID})).message
+        )
         assert "spot" not in placed(made, ask(8, needs={"spot": SpotPolicy.ALLOW})).message
         assert "spot" not in placed(made, ask(4, needs={"spot": SpotPolicy.AVOID})).message
 
@@ -263,7 +266,7 @@ class TestGangs:
     def test_a_short_refusal_has_no_diagnosis(self):
         found = refused(fleet(H100), ask(8, pods=2), explain=False)
         assert not isinstance(found.detail, Diagnosis)
-        assert "room for 1 of 2" in found.message
+        assert "(1 of 2 worker pods fit)" in found.message
 
     def test_a_strategy_for_single_pods_is_refused_for_many(self):
         found = refused(fleet(H100, H100), ask(8, pods=2, strategy="mine"), choosers={"mine": Last()})
@@ -279,31 +282,34 @@ class TestWords:
         found = refused(made, ask(8))
         assert found.code == Reason.INSUFFICIENT_GPU
         assert found.message == (
-            "needs 8 GPUs: 2 of 3 nodes could hold it, none has room now; n1 comes nearest with 6 free; 9 GPUs free in"
-            " all (2 GPUsTaken, 1 TooFewGPUs)"
+            "0/3 nodes available for 8 GPUs: 2 insufficient GPUs, 1 with fewer than 8 whole GPUs. Best: n1 (6 free)."
         )
 
     def test_nothing_large_enough(self):
         found = refused(fleet(SMALL, SMALL), ask(8))
         assert found.code == Reason.TOO_LARGE
         assert found.message == (
-            "needs 8 GPUs: no node could hold it, even with nothing running; the largest, n0, has 4 GPUs (2 TooFewGPUs)"
+            "0/2 nodes available for 8 GPUs: 2 with fewer than 8 whole GPUs. Each pod asks for 8 GPUs; the largest node"
+            " has 4. Set gpusPerPod to 4 or less."
         )
 
     def test_nothing_of_the_kind(self):
         found = refused(fleet(SMALL), ask(1, needs={"model": "H200"}))
         assert found.code == Reason.NO_MATCHING_NODE
-        assert found.message == "needs 1 GPU: no node could hold it, even with nothing running (1 WrongGPUModel)"
+        assert found.message == (
+            "0/1 nodes available for 1 GPU: 1 with another GPU model. No GPU has model H200. Change gpuModel"
+            " (models here: NVIDIA-L40S)."
+        )
 
     def test_wiring_and_other_amounts(self):
         made = fleet(SMALL)
         made.hold("p", Holding("n0", {amounts.GPU: 2}, gpus=0b0101))
         found = refused(made, ask(2, needs={"preference": Preference.SAME_PCIE_SWITCH}))
-        assert "n0 comes nearest, but its free GPUs are not wired as required" in found.message
+        assert "Best: n0 (its free GPUs are not connected as required)." in found.message
         made.hold("q", Holding("n0", {amounts.CPU: 64_000}))
         starved = refused(made, ask(1, needs={"cpu_milli": 1000}))
         assert starved.code == Reason.INSUFFICIENT_RESOURCES
-        assert "1000m CPU short" in starved.message
+        assert "Best: n0 (0 cores free, 1 core requested)." in starved.message
 
     def test_no_nodes_at_all(self):
         assert refused(fleet(), ask(1)).code == Reason.NO_GPU_NODES
@@ -311,7 +317,9 @@ class TestWords:
     def test_slices(self):
         made = fleet(H100)
         asked = Ask("w", Request(Gpus(profile="1g.10gb", slices=2)))
-        assert refused(made, asked).message.startswith("needs 2 slices of 1g.10gb: no node could hold it")
+        assert refused(made, asked).message.startswith(
+            "0/1 nodes available for 2 slices of 1g.10gb: 1 without 2 slices of 1g.10gb. No GPU has a 1g.10gb slice"
+        )
 
 
 def test_asks_of_one_shape_differ_only_in_who_asks():

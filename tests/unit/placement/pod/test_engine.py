@@ -243,14 +243,15 @@ def test_a_refusal_counts_reasons_and_names_the_nearest_node():
     assert isinstance(answer.detail, Shortage)
     assert (answer.detail.name, answer.detail.gpus) == ("busy", 2)
     assert answer.message == (
-        "0/4 nodes fit: 2 GPUsTaken, 1 NodeNotReady, 1 WiringNotMet; busy comes nearest, 2 GPUs short: GPUsTaken"
+        "0/4 nodes available for 8 GPUs: 2 insufficient GPUs, 1 not ready, 1 without free GPUs connected as required."
+        " Best: busy (6 free)."
     )
 
 
-def test_a_refusal_says_when_waiting_is_in_vain():
+def test_a_refusal_says_when_waiting_does_not_help():
     answer = refuse(Engine(fleet(node("n"))), Request(Gpus(count=9), cpu_milli=200_000))
     assert not answer.possible
-    assert answer.message.endswith("n comes nearest, 1 GPUs and 104000m CPU short: TooFewGPUs")
+    assert answer.message.endswith(" Best: n (8 free; 96 cores free, 200 cores requested).")
 
 
 def test_a_refusal_is_taken_back_when_room_appears():
@@ -263,7 +264,7 @@ def test_a_refusal_is_taken_back_when_room_appears():
 
 
 def test_no_nodes_is_a_refusal_too():
-    assert refuse(Engine(fleet()), Request(Gpus(count=1))).message == "0/0 nodes fit"
+    assert refuse(Engine(fleet()), Request(Gpus(count=1))).message == "0/0 nodes available for 1 GPU."
     assert Fitter(fleet()).count_pods(Request(Gpus(count=1))).tolist() == []
 
 

@@ -205,7 +205,7 @@ class TestGivingUp:
 
         assert bed.given_up()["w"].reason is GiveUpReason.TIMED_OUT
         assert "30 s" in bed.given_up()["w"].message
-        assert "GPUsTaken" in bed.given_up()["w"].message
+        assert "insufficient GPUs" in bed.given_up()["w"].message
         assert "v" in bed.queue
 
     def test_errors_back_off_and_shortage_does_not(self):

@@ -1,0 +1,254 @@
+"""Why no node can run a pod even when empty: the requirement that none meets, the largest value there is, and a fix.
+
+Each node fails at the first static rule it does not meet (`FitStatus`). The nodes that pass the most rules show which
+requirement is in the way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe.model.units.phrasing import (
+    counted,
+    find_similar,
+    format_bytes,
+    format_cores,
+    format_mib,
+    join_words,
+    list_names,
+)
+from kgwe.placement.fleet.constraints import Constraints
+from kgwe.placement.fleet.node import Preference, SpotPolicy, share_milli
+from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.wording import describe_share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kgwe.placement.fleet.node import Node, Request
+    from kgwe.placement.fleet.snapshot import Snapshot
+    from kgwe.placement.pod.fit import Fitter
+
+# Names and values that a message lists.
+_LISTED: Final = 4
+_GB_PER_MIB: Final = 2**20 / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """A requirement that no node meets."""
+
+    status: FitStatus
+    problem: str
+    """A sentence without its full stop, as in `Each pod asks for 16 GPUs; the largest node has 8`."""
+    fix: str
+    """What to change, as a sentence without its full stop; empty: nothing is known to help."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.problem}. {self.fix}." if self.fix else f"{self.problem}."
+
+
+def find_unmet(fitter: Fitter, request: Request) -> Unmet | None:
+    """The requirement that keeps a pod off every node even if nothing ran; None if some node could run it."""
+    codes = fitter.check_empty_nodes(request)
+    if not len(codes) or (codes == FitStatus.FITS).any():
+        return None
+    status = FitStatus(int(codes.max()))
+    nearest = [fitter.snapshot.nodes[number] for number in np.flatnonzero(codes == status).tolist()]
+    problem, fix = _EXPLAIN[status](fitter, request, nearest)
+    return Unmet(status, problem, fix)
+
+
+def describe_exclusions(snapshot: Snapshot, request: Request) -> list[str]:
+    """Causes of `NOT_ALLOWED` with their nodes, as in `3 with untolerated taint dedicated`; the first counts."""
+    bound, labels = request.constraints, snapshot.labels
+    left = snapshot.ready.copy()
+    found = []
+    causes = {
+        "not spot": snapshot.spot | (request.spot is not SpotPolicy.REQUIRE),
+        "without the labels of nodeSelector": labels.match_selectors(Constraints(selector=bound.selector)),
+        "outside the required node affinity": labels.match_selectors(Constraints(affinity=bound.affinity)),
+        "excluded after rejecting its pods": labels.match_selectors(Constraints(avoid=bound.avoid)),
+    }
+    for cause, allowed in causes.items():
+        count = int((left & ~allowed).sum())
+        found += [f"{count} {cause}"] if count else []
+        left &= allowed
+    tainted = left & ~labels.match_taints(bound.tolerations)
+    if tainted.any():
+        keys = _untolerated([snapshot.nodes[number] for number in np.flatnonzero(tainted).tolist()], request)
+        found.append(f"{int(tainted.sum())} with untolerated {_name_taints(keys)}")
+    return found
+
+
+# --- one requirement each ---------------------------------------------------------------------------------
+
+_Answer = tuple[str, str]
+
+
+def _no_node_ready(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001 - one signature
+    which = "The only GPU node is" if len(nodes) == 1 else f"All {len(nodes)} GPU nodes are"
+    named = list_names([node.name for node in nodes], _LISTED)
+    return f"{which} not ready or cordoned ({named})", "Check `kubectl get nodes`; uncordon or repair a node"
+
+
+def _not_allowed(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:
+    bound, snapshot = request.constraints, fitter.snapshot
+    if request.spot is SpotPolicy.REQUIRE and not any(node.spot for node in nodes):
+        return "spotPolicy is Require, but no node is a spot node", "Set spotPolicy to Allow"
+    for key, value in bound.selector:
+        values = sorted({node.labels[key] for node in snapshot.nodes if key in node.labels})
+        if value not in values:
+            there = f"{key} is {list_names(values, _LISTED)} here" if values else f"no GPU node has label {key}"
+            meant = find_similar(value, values)
+            hint = f"; did you mean {meant}?" if meant else ""
+            return f"No GPU node has label {key}={value}: {there}{hint}".rstrip("?"), "Change nodeSelector"
+    if bound.selector and not snapshot.labels.match_selectors(Constraints(selector=bound.selector)).any():
+        listed = ", ".join(f"{key}={value}" for key, value in bound.selector)
+        return f"No GPU node has all labels of nodeSelector ({listed})", "Change nodeSelector"
+    if not snapshot.labels.match_selectors(replace(bound, avoid=frozenset())).any():
+        return "No GPU node matches the required node affinity", "Change nodeAffinity"
+    keys = _untolerated(nodes, request)
+    if keys:
+        return (
+            f"Every node that matches has an untolerated {_name_taints(keys)}",
+            "Add a toleration to the pod template",
+        )
+    named = list_names(sorted(bound.avoid), _LISTED)
+    return f"Every node that matches is excluded because it rejected its pods ({named})", "Repair these nodes"
+
+
+def _wrong_model(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001 - one signature
+    models = sorted({node.shape.model for node in fitter.snapshot.nodes if node.shape.model})
+    meant = find_similar(request.model, models)
+    question = f": did you mean {meant}" if meant else ""
+    fix = f"Set gpuModel to {meant}" if meant else "Change gpuModel"
+    return f"No GPU has model {request.model}{question}", f"{fix} (models here: {list_names(models, _LISTED)})"
+
+
+def _wrong_architecture(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001
+    found = sorted({node.shape.architecture for node in fitter.snapshot.nodes if node.shape.architecture})
+    here = list_names(found, _LISTED) or "not known"
+    return f"No GPU has architecture {request.architecture} (here: {here})", "Change architecture"
+
+
+def _gpu_memory(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001
+    most_mib = max(node.shape.memory_mib or 0 for node in nodes)
+    if request.gpus.milli and request.gpus.share_mib > most_mib:
+        wanted = format_mib(request.gpus.share_mib)
+        return f"The share asks for {wanted} of GPU memory; the largest GPU has {format_mib(most_mib)}", "Ask for less"
+    if not most_mib:
+        return (
+            "minMemoryGB is set, but the memory of the GPUs is not known",
+            "Remove minMemoryGB, or run the KGWE agent",
+        )
+    most_gb = int(most_mib * _GB_PER_MIB)
+    largest = f"the largest GPU that matches has {most_gb} GB ({format_mib(most_mib)})"
+    return f"minMemoryGB is {request.min_memory_gb}; {largest}", f"Set minMemoryGB to {most_gb} or less"
+
+
+def _too_few_gpus(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:
+    gpus = request.gpus
+    if gpus.milli:
+        return _no_share(fitter, request)
+    if gpus.slices:
+        return _no_slices(request, nodes)
+    most = max((node.usable.bit_count() for node in nodes if not node.pieces), default=0)
+    if not most:
+        if any(node.pieces for node in nodes):
+            return "All GPUs that match are offered as shares, none as a whole GPU", "Ask for a share instead of count"
+        return "No node that matches has a healthy GPU that is not partitioned", "Check GPU health and MIG layouts"
+    verb = f"Each pod asks for {counted(gpus.count, 'GPU')}"
+    return f"{verb}; the largest node has {most}", f"Set gpusPerPod to {most} or less"
+
+
+def _no_share(fitter: Fitter, request: Request) -> _Answer:
+    wanted = describe_share(request.gpus.milli)
+    offered = [describe_share(share_milli(pieces)) for pieces in fitter.share_counts]
+    if not offered:
+        return (
+            f"No node offers GPU shares, and {wanted} was requested",
+            "Ask for whole GPUs, or enable GPU sharing on a node",
+        )
+    best = share_milli(fitter.share_counts[0]) / 1000
+    return f"No node offers shares of {wanted}; nodes here offer {join_words(offered)}", f"Set share to {best:g}"
+
+
+def _no_slices(request: Request, nodes: Sequence[Node]) -> _Answer:
+    gpus = request.gpus
+    by_node = [Counter(each.profile.name for cut in node.cut.values() for each in cut) for node in nodes]
+    most = max((counts[gpus.profile] for counts in by_node), default=0)
+    if most:
+        problem = f"Each pod asks for {counted(gpus.slices, 'slice')} of {gpus.profile}; the largest node has {most}"
+        return problem, f"Ask for {most} or fewer per pod"
+    profiles = sorted({profile for counts in by_node for profile in counts})
+    here = f"profiles here: {list_names(profiles, _LISTED)}" if profiles else "no GPU is partitioned"
+    fix = "Create a MIGStrategy that makes such slices"
+    return f"No GPU has a {gpus.profile} slice ({here})", f"{fix}, or ask for another profile" if profiles else fix
+
+
+def _wiring(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:
+    wish = [str(request.preference)] if request.preference is not Preference.NONE else []
+    if request.min_bandwidth_gbps:
+        wish.append(f"{request.min_bandwidth_gbps:g} GB/s")
+    most = next((count for count in range(request.gpus.count - 1, 1, -1) if _connects(fitter, request, count)), 0)
+    largest = f"; the largest such group has {most}" if most else ""
+    fix = f"Set gpusPerPod to {most}, or relax topology" if most else "Relax topology.preference or minBandwidthGBps"
+    listed = f" ({list_names([node.name for node in nodes], _LISTED)})"
+    return f"No node has {counted(request.gpus.count, 'GPU')} connected by {join_words(wish)}{listed}{largest}", fix
+
+
+def _connects(fitter: Fitter, request: Request, count: int) -> bool:
+    fewer = replace(request, gpus=replace(request.gpus, count=count), cpu_milli=0, memory_bytes=0)
+    return bool((fitter.check_empty_nodes(fewer) == FitStatus.FITS).any())
+
+
+def _cpu(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001 - one signature
+    most = max(node.cpu_milli for node in nodes)
+    asks = f"Each pod requests {format_cores(request.cpu_milli)}"
+    return f"{asks}; the largest node that matches has {format_cores(most)}", f"Request {format_cores(most)} or less"
+
+
+def _memory(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001 - one signature
+    most = format_bytes(max(node.memory_bytes for node in nodes))
+    asks = f"Each pod requests {format_bytes(request.memory_bytes)} of memory"
+    return f"{asks}; the largest node that matches has {most}", f"Request {most} or less"
+
+
+def _pods(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001 - one signature
+    return f"Nodes that match allow no pods ({list_names([node.name for node in nodes], _LISTED)})", ""
+
+
+_EXPLAIN: Final[Mapping[FitStatus, Callable[[Fitter, Request, Sequence[Node]], _Answer]]] = {
+    FitStatus.NOT_READY: _no_node_ready,
+    FitStatus.NOT_ALLOWED: _not_allowed,
+    FitStatus.WRONG_MODEL: _wrong_model,
+    FitStatus.WRONG_ARCHITECTURE: _wrong_architecture,
+    FitStatus.GPU_MEMORY: _gpu_memory,
+    FitStatus.TOO_FEW_GPUS: _too_few_gpus,
+    FitStatus.WIRING: _wiring,
+    FitStatus.CPU: _cpu,
+    FitStatus.MEMORY: _memory,
+    FitStatus.PODS: _pods,
+}
+
+
+def _untolerated(nodes: Sequence[Node], request: Request) -> list[str]:
+    """Taints that keep the pod off these nodes, as `key=value:effect`."""
+    tolerations = request.constraints.tolerations
+    found = {
+        taint
+        for node in nodes
+        for taint in node.taints
+        if taint.effect != "PreferNoSchedule" and not any(each.tolerates(taint) for each in tolerations)
+    }
+    return sorted(f"{taint.key}{'=' * bool(taint.value)}{taint.value}:{taint.effect}" for taint in found)
+
+
+def _name_taints(taints: Sequence[str]) -> str:
+    return f"taint{'s' * (len(taints) > 1)} {list_names(taints, 2)}"
