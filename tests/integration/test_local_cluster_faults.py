@@ -181,7 +181,7 @@ def test_in_the_foreground_a_death_is_reported_and_ctrl_c_stops_everything(clust
             _, errors = first.communicate(timeout=TIMEOUT_S)
         assert first.returncode == 1
         assert "kwok (pid" in errors
-        assert "died" in errors
+        assert "exited" in errors
         assert processes.find_marked(cluster.directory) == []
         assert cluster.layout.data.exists()
 

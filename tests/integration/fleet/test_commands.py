@@ -61,15 +61,15 @@ def test_a_fleet_is_brought_shown_broken_and_mended(run: Callable[..., str], fle
     assert "will be reclaimed at" in run("fault", "spot-notice", "l40s-spot-0000", "--after", "3600")
     listed = run("fault", "list").splitlines()
     assert listed[0] == "h100-0000: GPU 3: XID 79 (FallenOffTheBus); GPU 0: 2 NVLink into the NVSwitch down"
-    assert listed[1].startswith("l40s-spot-0000: taken back at 20")
+    assert listed[1].startswith("l40s-spot-0000: spot node reclaimed at 20")
     assert listed[2:] == ["v100-0000: node down"]
     shown = {node["name"]: node for node in json.loads(run("fleet", "show", "-o", "json"))}
     assert shown["h100-0000"]["allocatable"] == {"nvidia.com/gpu": "7"}
     assert shown["v100-0000"]["ready"] is False
 
-    assert run("fault", "clear", "v100-0000") == "Mended v100-0000.\n"
-    assert run("fault", "clear") == "Mended h100-0000, l40s-spot-0000.\n"
-    assert run("fault", "clear") == "Nothing was broken.\n"
+    assert run("fault", "clear", "v100-0000") == "Cleared the faults of v100-0000.\n"
+    assert run("fault", "clear") == "Cleared the faults of h100-0000, l40s-spot-0000.\n"
+    assert run("fault", "clear") == "There were no faults to clear.\n"
 
 
 def test_metrics_are_served_beside_the_cluster_and_printed_on_demand(
@@ -84,11 +84,11 @@ def test_metrics_are_served_beside_the_cluster_and_printed_on_demand(
 
 
 def test_mistakes_are_answered_with_what_to_do(run: Callable[..., str]) -> None:
-    assert "no fleet model 'nope': give the path of a file or one of dgx-h100" in run(
+    assert "no fleet model 'nope'; expected the path of a file or one of dgx-h100" in run(
         "fleet", "apply", "nope", "--nodes", "1"
     )
-    assert "a fleet has 0 to 20000 nodes, not -1" in run("fleet", "apply", "mixed", "--nodes", "-1")
-    assert "there is no node nope; `kgwe local fleet show` lists them" in run("fault", "node-down", "nope")
+    assert "the number of nodes must be from 0 to 20000, not -1" in run("fleet", "apply", "mixed", "--nodes", "-1")
+    assert "no node nope; `kgwe local fleet show` lists the nodes" in run("fault", "node-down", "nope")
 
 
 def test_the_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

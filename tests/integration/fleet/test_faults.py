@@ -89,13 +89,13 @@ async def test_faults_add_up_and_each_is_cleared(client):
     ("break_it", "why"),
     [
         (lambda c: faults.gpu_xid(c, "h100-0000", 8, 79), "has GPUs 0 to 7, not 8"),
-        (lambda c: faults.gpu_xid(c, "h100-0000", 0, 0), "0 is not an XID"),
-        (lambda c: faults.link_down(c, "h100-0000", 0, 1), "joined by an NVSwitch"),
+        (lambda c: faults.gpu_xid(c, "h100-0000", 0, 0), "0 is not a valid XID"),
+        (lambda c: faults.link_down(c, "h100-0000", 0, 1), "connected by an NVSwitch"),
         (lambda c: faults.link_down(c, "h100-0000", 0, links=19), "18 links can go down there, not 19"),
         (lambda c: faults.link_down(c, "v100-0000", 0, 7), "has NVLinks to GPUs 1, 2, 3, 4"),
         (lambda c: faults.link_down(c, "l40s-0000", 0), "have no NVLink"),
         (lambda c: faults.spot_notice(c, "h100-0000"), "is not a spot node"),
-        (lambda c: faults.node_down(c, "nope"), "there is no node nope"),
+        (lambda c: faults.node_down(c, "nope"), "no node nope"),
     ],
 )
 async def test_a_fault_that_cannot_be_is_refused_with_the_reason(client, break_it, why):

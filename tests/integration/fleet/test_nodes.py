@@ -97,7 +97,7 @@ async def test_a_node_in_the_way_is_an_error_and_not_overwritten(client):
     name = inventory.expand(MIXED, NODES + 1)[-1].name
     await client.create(resources.NODE, {"metadata": {"name": name}})
     try:
-        with pytest.raises(errors.Permanent, match=f"there is a node {name} that belongs to no simulated fleet"):
+        with pytest.raises(errors.Permanent, match=f"node {name} exists and belongs to no simulated fleet"):
             await apply.apply_fleet(client, MIXED, NODES + 1)
     finally:
         await client.delete(resources.NODE, name)

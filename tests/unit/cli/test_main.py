@@ -66,9 +66,9 @@ def test_every_local_command_shows_examples(capsys: pytest.CaptureFixture[str], 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(["kubeconfig"], "there is no local cluster 'kgwe'", id="no cluster"),
+        pytest.param(["kubeconfig"], "no local cluster named 'kgwe'", id="no cluster"),
         pytest.param(["kubectl", "get", "pods"], "kgwe local up --name kgwe", id="the next step is named"),
-        pytest.param(["up", "--name", "Not A Name"], "cannot name a cluster", id="bad name"),
+        pytest.param(["up", "--name", "Not A Name"], "is not a valid cluster name", id="bad name"),
         pytest.param(["up", "--scheduler-config", "/nowhere.yaml"], "file not found", id="no such file"),
     ],
 )

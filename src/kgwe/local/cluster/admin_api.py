@@ -1,6 +1,6 @@
-"""The few requests the local cluster itself makes, as the administrator: health, one role, tokens.
+"""The administrator's requests of the local cluster itself: health, one role, tokens.
 
-Synchronous and small on purpose: it has to work before anything else does, and must not depend on the client it helps
+The client is synchronous and small: it must work before other parts run, and must not depend on the client it helps
 to test.
 """
 
@@ -34,13 +34,13 @@ _KWOK_RULES = (
 
 
 class Api:
-    """The API server (and the health endpoints beside it) seen by the administrator."""
+    """The API server (and the health endpoints of other components) with the administrator's credentials."""
 
     def __init__(self, url: str, files: Certificates) -> None:
         context = ssl.create_default_context(cafile=str(files.authority))
         admin = files.pair(certificates.ADMIN)
         context.load_cert_chain(admin.certificate, admin.key)
-        # trust_env off: a proxy configured for the outside world must not see loopback traffic.
+        # trust_env is off: a proxy for outside traffic must not see loopback traffic.
         self._client = httpx2.Client(base_url=url, verify=context, timeout=_TIMEOUT_S, trust_env=False)
 
     def __enter__(self) -> Self:
@@ -72,14 +72,14 @@ class Api:
         return answer
 
     def merge(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
-        """Change part of an object by a JSON merge patch."""
+        """Change part of an object with a JSON merge patch."""
         answer = self._client.patch(path, headers={"content-type": "application/merge-patch+json"}, json=patch)
         _raise_for(answer)
         merged: dict[str, Any] = answer.json()
         return merged
 
     def watch(self, path: str, *, timeout_s: int, **params: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Events (type, object) of what the path lists, starting with what is there; ends after the timeout."""
+        """Yield (type, object) events of a path, starting with the existing objects; ends after the timeout."""
         query = {"watch": "true", "timeoutSeconds": str(timeout_s), **params}
         with self._client.stream("GET", path, params=query, timeout=timeout_s + _TIMEOUT_S) as answer:
             if not answer.is_success:
@@ -90,7 +90,7 @@ class Api:
                 yield event["type"], event["object"]
 
     def apply_kwok_role(self) -> None:
-        """Let kwok do what kubelets do, and nothing else."""
+        """Give kwok the permissions of kubelets, and no others."""
         meta = {"name": _KWOK_ROLE}
         rbac = "rbac.authorization.k8s.io"
         self._apply(
@@ -109,7 +109,7 @@ class Api:
         )
 
     def request_token(self, namespace: str, name: str, *, expires_s: int) -> str:
-        """A token of a service account, through the TokenRequest API."""
+        """Return a token of a service account from the TokenRequest API."""
         answer = self.request(
             "POST",
             f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token",
@@ -134,7 +134,7 @@ class Api:
         try:
             answer = self._client.request(method, path, json=body)
         except httpx2.TransportError as exc:
-            raise Transient(f"{method} {path}: the API server does not answer ({exc})") from exc
+            raise Transient(f"{method} {path}: the API server does not respond ({exc})") from exc
         _raise_for(answer)
         return answer
 

@@ -1,8 +1,8 @@
-"""The certificates of a local cluster: one authority, one leaf per server and per client.
+"""The certificates of a local cluster: one authority, one certificate per server and per client.
 
-Every process is its own user towards the API server (CN is the user, O are its groups), so that RBAC and the audit log
-tell them apart. Everything is regenerated together once the authority has less than a day left; the key that signs
-service account tokens is kept apart, because tokens outlive certificates.
+Each process is a separate user of the API server (CN is the user, O its groups), so RBAC and the audit log
+distinguish them. All certificates are renewed together once the authority has less than a day left. The key that
+signs service account tokens is separate, because tokens outlive certificates.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VALIDITY = dt.timedelta(days=365)
-# Clocks of machines that share a state directory may differ a little.
+# Clocks of machines that share a state directory may differ slightly.
 _BACKDATE = dt.timedelta(minutes=5)
 _RENEW_BEFORE = dt.timedelta(days=1)
 
 SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
-# The first address of the service range is the API server's own service.
+# The first address of the service range belongs to the API server's own service.
 SERVER_ADDRESSES = ("127.0.0.1", "::1", "10.96.0.1")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a certificate speaks for."""
+    """The subject of a certificate."""
 
     file: str
     user: str
@@ -48,19 +48,19 @@ class Pair:
 
 SERVER = Identity("server", "kube-apiserver", server=True)
 ETCD_CLIENT = Identity("etcd-client", "kube-apiserver-etcd-client")
-# system:masters passes every authorization check without asking RBAC; only the person at the keyboard gets it.
+# system:masters bypasses RBAC; only the administrator gets it.
 ADMIN = Identity("admin", "kgwe:admin", ("system:masters",))
 CONTROLLER_MANAGER = Identity("kube-controller-manager", "system:kube-controller-manager")
 SCHEDULER = Identity("kube-scheduler", "system:kube-scheduler")
 KWOK = Identity("kwok", "kgwe:kwok")
-# What KGWE's extender shows to kube-scheduler.
+# The server certificate of KGWE's extender.
 EXTENDER = Identity("kgwe-extender", "kgwe-extender", server=True)
 IDENTITIES = (SERVER, ETCD_CLIENT, ADMIN, CONTROLLER_MANAGER, SCHEDULER, KWOK, EXTENDER)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """The files, all below one directory."""
+    """The certificate files, all in one directory."""
 
     directory: Path
 
@@ -77,17 +77,17 @@ class Certificates:
 
 
 def ensure(directory: Path, now: dt.datetime) -> Certificates:
-    """Reuse the certificates in the directory while they last, else make new ones."""
+    """Return the certificates in the directory, renewed if they expire soon."""
     certificates = Certificates(directory)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not certificates.service_account_key.exists():
         _write_key(certificates.service_account_key, ec.generate_private_key(ec.SECP256R1()))
-    if not _usable(certificates, now):
+    if not _are_usable(certificates, now):
         _issue_all(certificates, now)
     return certificates
 
 
-def _usable(certificates: Certificates, now: dt.datetime) -> bool:
+def _are_usable(certificates: Certificates, now: dt.datetime) -> bool:
     leaves = [certificates.pair(identity) for identity in IDENTITIES]
     if not all(pair.key.exists() for pair in leaves):
         return False
@@ -102,22 +102,22 @@ def _usable(certificates: Certificates, now: dt.datetime) -> bool:
 
 
 def _issue_all(certificates: Certificates, now: dt.datetime) -> None:
-    # The API server checks this signature again at every request of a client with a certificate, and RSA signatures are
-    # checked faster than those on elliptic curves: these took an eighth of all its time, RSA half as much.
+    # The API server verifies this signature at each request of a client with a certificate. RSA verification takes
+    # half the time of elliptic curves, which took an eighth of its CPU.
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kgwe-local-ca")])
     authority = (
-        _builder(name, name, key.public_key(), now)
+        _build_certificate(name, name, key.public_key(), now)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(authority=True), critical=True)
         .sign(key, hashes.SHA256())
     )
     certificates.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     for identity in IDENTITIES:
-        _issue(certificates.pair(identity), identity, authority, key, now)
+        _issue_certificate(certificates.pair(identity), identity, authority, key, now)
 
 
-def _issue(
+def _issue_certificate(
     pair: Pair,
     identity: Identity,
     authority: x509.Certificate,
@@ -131,7 +131,7 @@ def _issue(
     if identity.server:
         usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
     builder = (
-        _builder(x509.Name(attributes), authority.subject, key.public_key(), now)
+        _build_certificate(x509.Name(attributes), authority.subject, key.public_key(), now)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
@@ -151,7 +151,7 @@ def _issue(
     pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def _builder(
+def _build_certificate(
     subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey, now: dt.datetime
 ) -> x509.CertificateBuilder:
     return (
@@ -186,7 +186,7 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     path.write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,
-            # "EC PRIVATE KEY": the form kube-controller-manager reads for service account keys of every age.
+            # "EC PRIVATE KEY" is the form of service account keys that all versions of kube-controller-manager read.
             serialization.PrivateFormat.TraditionalOpenSSL,
             serialization.NoEncryption(),
         )

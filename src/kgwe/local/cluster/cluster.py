@@ -1,12 +1,11 @@
-"""A local cluster: start it, find it again, break it, stop it.
+"""A local cluster: start, attach, inject crashes, stop.
 
-    start   sweep leftovers → ports, certificates, files → etcd → API server → the rest → ready
+    start sweep leftovers → ports, certificates, files → etcd → API server → the rest → ready
     stop    sidecars → kwok, scheduler, controllers → API server → etcd → (data)
 
-Starting is idempotent: a cluster that runs and answers is returned as it is, one that is half there is swept and
-started again on its own data. Whatever changes a cluster holds its lock, so that two starts meet one after the other
-and the second finds the work done. If a start fails or is interrupted, its processes are stopped before the error is
-raised; the logs stay.
+Starting is idempotent: a running cluster is returned unchanged, and an incomplete one is swept and restarted on its
+data. Each change holds the lock of the cluster, so of two concurrent starts the second finds a running cluster. If a
+start fails or is interrupted, its processes are stopped before the error is raised; the logs stay.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 _LOCK_TIMEOUT_S = 180.0
 _READY_TIMEOUT_S = 90.0
 _GRACE_S = 10.0
-# Leftovers are swept without ceremony: an API server whose etcd is gone would use up any grace.
+# Leftover processes get little grace: an API server without etcd would use up any.
 _SWEEP_GRACE_S = 3.0
 _TOKEN_LIFETIME_S = 7 * 24 * 3600
 
@@ -50,25 +49,25 @@ _TOKEN_LIFETIME_S = 7 * 24 * 3600
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     name: str = "kgwe"
-    # A KubeSchedulerConfiguration; the connection to the cluster is filled in. None: kube-scheduler's own defaults.
+    # A KubeSchedulerConfiguration; the connection to the cluster is filled in. None: kube-scheduler's defaults.
     scheduler_config: str | None = None
-    # Of Kubernetes, off by default. A cluster that runs already keeps those it was started with.
+    # Kubernetes features that are off by default. A running cluster keeps the features it was started with.
     features: Features = components.NO_FEATURES
-    # Where clusters are kept instead of paths.state_root().
+    # Directory of clusters, instead of paths.state_root().
     state_root: Path | None = None
 
 
 class LocalCluster:
-    """A handle; the truth is on disk and in /proc, so any number of handles may exist."""
+    """A handle of a cluster. The state is on disk and in /proc, so any number of handles may exist."""
 
     def __init__(self, name: str, *, state_root: Path | None = None) -> None:
         self.name = name
         self.directory = paths.cluster_directory(name, state_root)
         self.layout = components.Layout(self.directory)
-        # Whether start() found the cluster running.
+        # True if start() found the cluster running.
         self.reused = False
         self._root = state_root
-        self._lock = Lock(self.directory.parent / f".{name}.lock", purpose=f"working on local cluster {name!r}")
+        self._lock = Lock(self.directory.parent / f".{name}.lock", purpose=f"managing local cluster {name!r}")
 
     @classmethod
     def start(
@@ -78,7 +77,7 @@ class LocalCluster:
         progress = progress or Silent()
         cluster = cls(options.name, state_root=options.state_root)
         if not cluster.is_running():
-            # Before the lock: building takes minutes, and others may have quick business with the cluster.
+            # Build before taking the lock: it takes minutes, and other commands may need the lock briefly.
             binaries = binaries or build.ensure_binaries(progress)
         with cluster._lock.held(timeout_s=_LOCK_TIMEOUT_S, waiting=progress.note):
             if not cluster.is_running():
@@ -91,14 +90,14 @@ class LocalCluster:
 
     @classmethod
     def attach(cls, name: str = "kgwe", *, state_root: Path | None = None) -> LocalCluster:
-        """The running cluster of that name; NotFound if there is none."""
+        """Return the running cluster with this name; raise NotFound if there is none."""
         cluster = cls(name, state_root=state_root)
         if not cluster.is_running():
-            raise NotFound(f"no local cluster {name!r} is running.\nNext: `kgwe local up --name {name}` starts it.")
+            raise NotFound(f"local cluster {name!r} is not running.\nTo start it: `kgwe local up --name {name}`.")
         return cluster
 
     def is_running(self) -> bool:
-        """Whether the cluster was started completely, every component runs and the API server answers."""
+        """Return whether the start has completed, each component runs and the API server responds."""
         known = state.load_record(self.directory)
         if known is None or not known.ready or set(known.processes) != set(components.NAMES):
             return False
@@ -108,7 +107,7 @@ class LocalCluster:
             return api.is_healthy("/readyz")
 
     def find_dead(self) -> ProcessRecord | None:
-        """Return a process that should run and does not; waits for a command under way, such as a restart."""
+        """Return a process that should run and does not. Waits for a running command, such as a restart."""
         with self._lock.held(timeout_s=_LOCK_TIMEOUT_S):
             known = state.load_record(self.directory)
             everyone = known.everyone.values() if known is not None else ()
@@ -120,7 +119,7 @@ class LocalCluster:
 
     @property
     def context(self) -> str:
-        """The name of cluster and context in kubeconfigs: told apart from other clusters when files are merged."""
+        """Return the name of cluster and context in kubeconfigs; it stays unique when files are merged."""
         return self.name if self.name.startswith("kgwe") else f"kgwe-{self.name}"
 
     @property
@@ -133,24 +132,24 @@ class LocalCluster:
 
     @property
     def metrics_url(self) -> str:
-        """The API server's own metrics (`apiserver_request_total`), for the administrator."""
+        """Return the URL of the API server's metrics (`apiserver_request_total`), for the administrator."""
         return f"{self.api_url}/metrics"
 
     def state(self) -> ClusterRecord:
-        """What the cluster wrote down last."""
+        """Return the stored record of the cluster."""
         known = state.load_record(self.directory)
         if known is None:
-            raise NotFound(f"there is no local cluster {self.name!r}.\nNext: `kgwe local up --name {self.name}`.")
+            raise NotFound(f"no local cluster named {self.name!r}.\nTo create it: `kgwe local up --name {self.name}`.")
         return known
 
     @contextmanager
     def api(self) -> Iterator[Api]:
-        """The API server as the administrator sees it."""
+        """Return an API client with the administrator's credentials."""
         with Api(self.api_url, self.layout.certificates) as api:
             yield api
 
     def stop(self, *, remove: bool = True, grace_s: float = _GRACE_S) -> None:
-        """Stop everything; with remove the data, certificates and logs go too. Stopping twice is no error."""
+        """Stop all processes. With `remove`, delete data, certificates and logs too. Stopping twice is no error."""
         if not self.directory.exists():
             return
         with self._lock.held(timeout_s=_LOCK_TIMEOUT_S):
@@ -160,28 +159,28 @@ class LocalCluster:
                 self._lock.remove()
 
     def kill(self, component: str) -> None:
-        """SIGKILL one component, as a crash would."""
-        processes.kill(self._record(component))
+        """Kill one component with SIGKILL, as a crash would."""
+        processes.kill(self._find_record(component))
 
     def restart(self, component: str, *, timeout_s: float = _READY_TIMEOUT_S) -> None:
-        """Start a component again, with the same arguments and port, and wait until the cluster is ready."""
+        """Restart a component with the same arguments and port, and wait until the cluster is ready."""
         with self._lock.held(timeout_s=_LOCK_TIMEOUT_S):
-            old = self._record(component)
+            old = self._find_record(component)
             processes.terminate([old], grace_s=_GRACE_S)
             self._launch(component, old.argv, old.env)
         self.wait_ready(timeout_s)
 
     def wait_ready(self, timeout_s: float = _READY_TIMEOUT_S) -> None:
-        """Wait until every component is ready and pods can be created."""
+        """Wait until each component is ready and pods can be created."""
         deadline = time.monotonic() + timeout_s
         known = self.state()
         with self.api() as api:
             for name in components.NAMES:
-                startup.await_healthy(api, self._record(name), components.health_url(name, known.ports), deadline)
+                startup.await_healthy(api, self._find_record(name), components.health_url(name, known.ports), deadline)
             startup.await_service_account(api, deadline)
 
     def configure_scheduler(self, text: str | None) -> None:
-        """Give kube-scheduler another configuration; it is restarted if that changes anything."""
+        """Change kube-scheduler's configuration; restart it only if the configuration differs."""
         content = component_config.scheduler_configuration(
             text, kubeconfig=self.layout.kubeconfig(components.SCHEDULER)
         )
@@ -191,9 +190,9 @@ class LocalCluster:
             self.restart(components.SCHEDULER)
 
     def start_sidecar(self, name: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> ProcessRecord:
-        """Run another process for as long as the cluster lives; one that has the name already is replaced."""
+        """Run another process as long as the cluster runs; a process with the same name is replaced."""
         if name in components.NAMES:
-            raise Permanent(f"{name} is a component of the control plane; give the sidecar another name")
+            raise Permanent(f"{name} is a component of the control plane; choose another name for the sidecar")
         with self._lock.held(timeout_s=_LOCK_TIMEOUT_S):
             if (old := self.state().sidecars.get(name)) is not None:
                 processes.terminate([old], grace_s=_GRACE_S)
@@ -232,7 +231,7 @@ class LocalCluster:
             state.save_record(self.directory, msgspec.structs.replace(self.state(), ready=True, resumable=True))
 
     def _allocate_ports(self, known: ClusterRecord | None, found: Binaries) -> None:
-        # One lock for all clusters: a port is taken once it is written down. No cluster can have a name with "_".
+        # One lock for all clusters: a port is taken once it is recorded. "_" is not allowed in cluster names.
         with Lock(self.directory.parent / "._ports.lock", purpose="choosing ports").held(timeout_s=_LOCK_TIMEOUT_S):
             chosen = ports.allocate(
                 components.PORTS,
@@ -254,18 +253,20 @@ class LocalCluster:
         )
         return record
 
-    def _record(self, component: str) -> ProcessRecord:
+    def _find_record(self, component: str) -> ProcessRecord:
         everyone = self.state().everyone
         if component not in everyone:
-            raise NotFound(f"local cluster {self.name!r} has no {component}; it has {', '.join(everyone) or 'nothing'}")
+            raise NotFound(
+                f"local cluster {self.name!r} has no process {component}; it has: {', '.join(everyone) or 'none'}"
+            )
         return everyone[component]
 
     def _sweep(self, grace_s: float) -> ClusterRecord | None:
-        """Stop every process of the cluster, written down or not; returns what was known before."""
+        """Stop all processes of the cluster, recorded or not; return the previous record."""
         try:
             known = state.load_record(self.directory)
         except Permanent:
-            known = None  # unreadable: the marks still tell which processes are ours
+            known = None  # unreadable record: the environment marks still identify our processes
         records = {record.pid: record for record in processes.find_marked(self.directory)}
         if known is not None:
             records |= {record.pid: record for record in known.everyone.values()}
@@ -284,7 +285,7 @@ class LocalCluster:
 
 
 def service_account_kubeconfig(cluster: LocalCluster, namespace: str, name: str, path: Path) -> Path:
-    """Write a kubeconfig that acts as a service account, with a token from the TokenRequest API."""
+    """Write a kubeconfig of a service account, with a token from the TokenRequest API."""
     with cluster.api() as api:
         token = api.request_token(namespace, name, expires_s=_TOKEN_LIFETIME_S)
     return kubeconfig.write_kubeconfig(

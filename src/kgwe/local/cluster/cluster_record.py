@@ -1,8 +1,7 @@
-"""What a cluster writes down about itself, so that any later command can find, judge and stop it.
+"""The record of a cluster on disk, by which later commands find, check and stop it.
 
-`state.json` is replaced in one step after every change: a reader sees the old or the new truth, never half of it. A
-process is written down right after it was started; should we be killed in between, the mark in its environment still
-gives it away (see processes).
+`state.json` is replaced atomically after each change. A process is recorded right after its start. If the command is
+killed in between, the mark in the process's environment still identifies it (see processes).
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ class ClusterRecord(msgspec.Struct, frozen=True):
     started_at: float
     ports: dict[str, int]
     versions: dict[str, str]
-    # Whether this start has finished.
+    # True once this start has completed.
     ready: bool = False
-    # Whether any start has ever finished: only then the data is worth keeping.
+    # True once any start has completed: only then the data is worth keeping.
     resumable: bool = False
     processes: dict[str, ProcessRecord] = {}
-    # Processes that belong to the cluster but are not part of the control plane (exporter, controller).
+    # Processes of the cluster outside the control plane (exporter, controller).
     sidecars: dict[str, ProcessRecord] = {}
     format: int = _FORMAT
 
@@ -43,7 +42,7 @@ class ClusterRecord(msgspec.Struct, frozen=True):
 
 
 def load_record(directory: Path) -> ClusterRecord | None:
-    """What was written down; None when nothing was."""
+    """Return the record, or None if there is none."""
     path = directory / "state.json"
     try:
         data = path.read_bytes()
@@ -53,12 +52,12 @@ def load_record(directory: Path) -> ClusterRecord | None:
         state = msgspec.json.decode(data, type=ClusterRecord)
     except msgspec.DecodeError as exc:
         raise Permanent(
-            f"{path} cannot be read ({exc}).\nNext: `kgwe local down --name {directory.name}` removes the cluster."
+            f"cannot read {path} ({exc}).\nTo delete the cluster: `kgwe local down --name {directory.name}`."
         ) from exc
     if state.format != _FORMAT:
         raise Permanent(
             f"{path} was written by another version of kgwe.\n"
-            f"Next: `kgwe local down --name {directory.name}` removes the cluster."
+            f"To delete the cluster: `kgwe local down --name {directory.name}`."
         )
     return state
 
@@ -70,7 +69,7 @@ def save_record(directory: Path, state: ClusterRecord) -> None:
 
 
 def ports_of_others(name: str, root: Path | None) -> set[int]:
-    """Ports that belong to other clusters, running or stopped."""
+    """Return the recorded ports of other clusters, running or stopped."""
     ports: set[int] = set()
     for other in paths.cluster_names(root):
         if other == name:

@@ -1,4 +1,4 @@
-"""The configuration files the components read: audit policy, scheduler configuration, kwok's stages."""
+"""The configuration files of the components: audit policy, scheduler configuration, kwok's stages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kgwe.local.cluster import certificates
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Far above what two cores can do: the API server, not a client-side limiter, sets the pace.
+# Far above the capacity of two cores: the API server limits the rate, not the client.
 CLIENT_QPS = 5000
 CLIENT_BURST = 10000
 
@@ -22,10 +22,10 @@ _SCHEDULER_API = "kubescheduler.config.k8s.io/v1"
 
 
 def audit_policy() -> str:
-    """What the audit log keeps: every binding with its node, and who else wrote what.
+    """Return the audit policy: it logs bindings with their nodes, and other writes.
 
-    Reads are the bulk of all requests and tell nothing; leases, events and access reviews are chatter of the control
-    plane, and kwok's status patches are the simulation, not its subject.
+    Reads are most of the requests and not of interest. Leases, events and access reviews are routine traffic, and
+    kwok's status patches belong to the simulation.
     """
     policy = {
         "apiVersion": "audit.k8s.io/v1",
@@ -58,10 +58,10 @@ def audit_policy() -> str:
 
 
 def scheduler_configuration(text: str | None, *, kubeconfig: Path) -> str:
-    """A KubeSchedulerConfiguration: the caller's, completed with what only the cluster knows."""
-    document: Any = {} if text is None else _parse(text)
+    """Return the KubeSchedulerConfiguration of the caller, completed with the connection to the cluster."""
+    document: Any = {} if text is None else _parse_configuration(text)
     if document.get("kind", "KubeSchedulerConfiguration") != "KubeSchedulerConfiguration":
-        raise Permanent(f"the scheduler configuration is a {document['kind']}, not a KubeSchedulerConfiguration")
+        raise Permanent(f"the scheduler configuration has kind {document['kind']}; expected KubeSchedulerConfiguration")
     document = {"apiVersion": _SCHEDULER_API, "kind": "KubeSchedulerConfiguration", **document}
     document["clientConnection"] = {
         "qps": CLIENT_QPS,
@@ -69,24 +69,24 @@ def scheduler_configuration(text: str | None, *, kubeconfig: Path) -> str:
         **document.get("clientConnection", {}),
         "kubeconfig": str(kubeconfig),
     }
-    # There is one scheduler: electing it costs a write every two seconds and a delay at each start.
+    # There is one scheduler; leader election would cost a write every two seconds and delay each start.
     document["leaderElection"] = {"leaderElect": False, **document.get("leaderElection", {})}
     document.setdefault("enableProfiling", False)
     return yaml.safe_dump(document, sort_keys=False)
 
 
 def kwok_configuration() -> str:
-    """kwok's options and every stage file, as one stream of documents."""
+    """Return kwok's options and all stage files, as one stream of documents."""
     options = {
         "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
         "kind": "KwokConfiguration",
         "options": {
             "manageAllNodes": False,
             "manageNodesWithAnnotationSelector": MANAGED_NODES,
-            # Pods get addresses from one range wide enough for any fleet that fits a laptop.
+            # One address range that is large enough for any local fleet.
             "cidr": "10.64.0.1/10",
             "enableDebuggingHandlers": False,
-            # Few: a pod that kwok meets again while its own patch is on the way is patched again.
+            # A low number: kwok patches a pod twice if it handles the pod again before its own patch arrives.
             "podPlayStageParallelism": 4,
             "nodePlayStageParallelism": 16,
             "nodeLeaseDurationSeconds": 0,
@@ -96,7 +96,7 @@ def kwok_configuration() -> str:
 
 
 def stage_files() -> dict[str, str]:
-    """The kwok stages of simulated nodes and pods, by file name."""
+    """Return the kwok stages of simulated nodes and pods, by file name."""
     directory = resources.files("kgwe.local") / "stages"
     return {
         entry.name: entry.read_text(encoding="utf-8")
@@ -105,11 +105,11 @@ def stage_files() -> dict[str, str]:
     }
 
 
-def _parse(text: str) -> dict[str, Any]:
+def _parse_configuration(text: str) -> dict[str, Any]:
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as exc:
-        raise Permanent(f"the scheduler configuration is not YAML: {exc}") from exc
+        raise Permanent(f"the scheduler configuration is not valid YAML: {exc}") from exc
     if not isinstance(document, dict):
         raise Permanent("the scheduler configuration is empty or not a mapping")
     return document

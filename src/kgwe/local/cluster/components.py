@@ -1,11 +1,11 @@
-"""The five programs of a local cluster: how each is started and how it says that it is ready.
+"""The five components of a local cluster: their command lines and health checks.
 
     etcd ── kube-apiserver ─┬─ kube-controller-manager
                             ├─ kube-scheduler
-                            └─ kwok (stands in for the kubelets)
+                            └─ kwok (replaces the kubelets)
 
-Everything listens on loopback only, speaks TLS, and authenticates with a certificate of its own. Flags differ from a
-production cluster only where a single machine with few cores gains from it; each such flag says why.
+All components listen on loopback only, use TLS, and have their own client certificates. Flags differ from a production
+cluster only where that helps a single machine with few cores; a comment gives the reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ APISERVER = "kube-apiserver"
 CONTROLLER_MANAGER = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
 KWOK = "kwok"
-# In starting order; stopping goes backwards.
+# In starting order; stopping uses the reverse order.
 NAMES = (ETCD, APISERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 PORTS = (*NAMES, "etcd-peer")
 
@@ -39,7 +39,7 @@ _ISSUER = "https://kubernetes.default.svc"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the files of one cluster are."""
+    """The paths of one cluster's files."""
 
     directory: Path
 
@@ -71,11 +71,11 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What Kubernetes leaves off unless told otherwise."""
+    """Kubernetes features that are off by default."""
 
-    # Such as GangScheduling=true; of all components of Kubernetes.
+    # Feature gates such as GangScheduling=true, for all components of Kubernetes.
     gates: tuple[str, ...] = ()
-    # Such as scheduling.k8s.io/v1alpha2.
+    # API versions such as scheduling.k8s.io/v1alpha2.
     api_versions: tuple[str, ...] = ()
 
     def flags(self, name: str) -> dict[str, object]:
@@ -98,17 +98,17 @@ class Component:
 
 
 def component(name: str, layout: Layout, ports: Mapping[str, int], binaries: Binaries, features: Features) -> Component:
-    """Everything needed to start one component."""
+    """Return the command line and environment of one component."""
     flags = _FLAGS[name](layout, ports) | features.flags(name)
     argv = (str(binaries.path(name)), *(f"--{flag}={value}" for flag, value in flags.items()))
-    return Component(name, argv, _environment(name, layout))
+    return Component(name, argv, _build_environment(name, layout))
 
 
 def health_url(name: str, ports: Mapping[str, int]) -> str:
     return f"https://{LOOPBACK}:{ports[name]}{_HEALTH[name]}"
 
 
-def _etcd(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
+def _build_etcd(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
     tls = layout.certificates.pair(certificates.SERVER)
     client_url = f"https://{LOOPBACK}:{ports[ETCD]}"
     peer_url = f"https://{LOOPBACK}:{ports['etcd-peer']}"
@@ -128,9 +128,9 @@ def _etcd(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
         "peer-key-file": tls.key,
         "peer-trusted-ca-file": layout.certificates.authority,
         "peer-client-cert-auth": "true",
-        # The data of a simulation need not survive a power cut; a killed process loses nothing.
+        # Simulated data need not survive a power cut; a killed process loses nothing.
         "unsafe-no-fsync": "true",
-        # A member without peers elects itself after this long: a second saved at every start.
+        # A member without peers elects itself after this time; a short one saves a second at each start.
         "heartbeat-interval": 50,
         "election-timeout": 250,
         "quota-backend-bytes": 4 << 30,
@@ -140,20 +140,20 @@ def _etcd(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
     }
 
 
-def _apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
+def _build_apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
     tls = layout.certificates.pair(certificates.SERVER)
     etcd_client = layout.certificates.pair(certificates.ETCD_CLIENT)
     return {
         "bind-address": LOOPBACK,
         "advertise-address": LOOPBACK,
         "secure-port": ports[APISERVER],
-        # Loopback addresses are refused as endpoints of the kubernetes service, which nothing here uses.
+        # The kubernetes service accepts no loopback endpoints, and no process here uses it.
         "endpoint-reconciler-type": "none",
         "external-hostname": "localhost",
         "tls-cert-file": tls.certificate,
         "tls-private-key-file": tls.key,
         "client-ca-file": layout.certificates.authority,
-        # There is no front proxy here; without this the other components complain every minute that it is unset.
+        # There is no front proxy. Without this flag the other components log a warning every minute.
         "requestheader-client-ca-file": layout.certificates.authority,
         "requestheader-allowed-names": "front-proxy-client",
         "requestheader-username-headers": "X-Remote-User",
@@ -174,12 +174,12 @@ def _apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
         "audit-policy-file": layout.setting("audit-policy.yaml"),
         "audit-log-path": layout.audit_log,
         "audit-log-format": "json",
-        # Written before the answer is sent: nothing is lost when the process is killed, nothing arrives late.
+        # Entries are written before the response is sent, so a killed process loses none and none is late.
         "audit-log-mode": "blocking",
         "audit-log-maxsize": 1024,
         "audit-log-maxbackup": 1,
         "profiling": "false",
-        # One machine, no strangers: fair queuing costs CPU and answers 429 where waiting would do.
+        # There is only one user. Fair queuing costs CPU and returns 429 where waiting is better.
         "enable-priority-and-fairness": "false",
         "max-requests-inflight": 2000,
         "max-mutating-requests-inflight": 1000,
@@ -190,7 +190,7 @@ def _controller_manager(layout: Layout, ports: Mapping[str, int]) -> dict[str, o
     return {
         **_secure_serving(CONTROLLER_MANAGER, layout, ports),
         "kubeconfig": layout.kubeconfig(CONTROLLER_MANAGER),
-        # Each controller acts as its own service account, with only its own permissions.
+        # Each controller uses its own service account, with only its own permissions.
         "use-service-account-credentials": "true",
         "service-account-private-key-file": layout.certificates.service_account_key,
         "root-ca-file": layout.certificates.authority,
@@ -205,14 +205,14 @@ def _controller_manager(layout: Layout, ports: Mapping[str, int]) -> dict[str, o
     }
 
 
-def _scheduler(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
+def _build_scheduler(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
     return {
         **_secure_serving(SCHEDULER, layout, ports),
         "config": layout.setting("scheduler.yaml"),
     }
 
 
-def _kwok(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
+def _build_kwok(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
     tls = layout.certificates.pair(certificates.SERVER)
     return {
         "config": layout.setting("kwok.yaml"),
@@ -220,7 +220,7 @@ def _kwok(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
         "server-address": f"{LOOPBACK}:{ports[KWOK]}",
         "tls-cert-file": tls.certificate,
         "tls-private-key-file": tls.key,
-        "v": "WARN",  # at INFO it writes a line for every patch
+        "v": "WARN",  # at INFO it logs each patch
     }
 
 
@@ -238,11 +238,11 @@ def _secure_serving(name: str, layout: Layout, ports: Mapping[str, int]) -> dict
 
 
 _FLAGS = {
-    ETCD: _etcd,
-    APISERVER: _apiserver,
+    ETCD: _build_etcd,
+    APISERVER: _build_apiserver,
     CONTROLLER_MANAGER: _controller_manager,
-    SCHEDULER: _scheduler,
-    KWOK: _kwok,
+    SCHEDULER: _build_scheduler,
+    KWOK: _build_kwok,
 }
 
 _HEALTH = {
@@ -254,11 +254,11 @@ _HEALTH = {
 }
 
 
-def _environment(name: str, layout: Layout) -> dict[str, str]:
+def _build_environment(name: str, layout: Layout) -> dict[str, str]:
     if name == KWOK:
-        # It would otherwise read a configuration of the user's own below ~/.kwok.
+        # Otherwise kwok reads the user's own configuration below ~/.kwok.
         return {"KWOK_WORKDIR": str(layout.directory / "kwok")}
     if name == APISERVER:
-        # It spends a sixth of its CPU on collecting garbage; a machine of two cores has memory to spare, not CPU.
+        # Garbage collection takes a sixth of its CPU; a two-core machine has spare memory, but no spare CPU.
         return {"GOGC": "300"}
     return {}

@@ -1,4 +1,4 @@
-"""KGWE's extender on a local cluster: where it listens, and the certificates both sides show."""
+"""KGWE's extender on a local cluster: its address, and the certificates of both sides."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def url(port: int, *, tls: bool = True) -> str:
 
 
 def client_files(made: Certificates) -> scheduler_config.ClientFiles:
-    """What kube-scheduler shows, and whom it trusts."""
+    """Return kube-scheduler's client certificate and the authority it trusts."""
     pair = made.pair(certificates.SCHEDULER)
     return scheduler_config.ClientFiles(str(made.authority), str(pair.certificate), str(pair.key))
 
 
 def client_context(made: Certificates) -> ssl.SSLContext:
-    """Of a client that asks as kube-scheduler does."""
+    """Return the TLS context of a client that calls as kube-scheduler."""
     files = client_files(made)
     context = ssl.create_default_context(cafile=files.authority)
     context.load_cert_chain(files.certificate, files.key)
@@ -35,18 +35,18 @@ def client_context(made: Certificates) -> ssl.SSLContext:
 
 
 def server_files(made: Certificates) -> tls.Files:
-    """What a server in the extender's place shows, and whom it lets in."""
+    """Return the extender's server certificate and the authority it accepts."""
     pair = made.pair(certificates.EXTENDER)
     return tls.Files(pair.certificate, pair.key, made.authority, frozenset({certificates.SCHEDULER.user}))
 
 
 def environment(cluster: LocalCluster) -> dict[str, str]:
-    """Settings of the scheduler that have its extender speak HTTPS with kube-scheduler alone."""
+    """Return scheduler settings for an extender over HTTPS that accepts only kube-scheduler."""
     files = server_files(cluster.layout.certificates)
     if not files.stamp():
         raise errors.Permanent(
             f"cluster {cluster.name!r} was started without certificates for the extender.\n"
-            f"Next: `kgwe local down --name {cluster.name}`, and start it again."
+            f"Delete it with `kgwe local down --name {cluster.name}`, then start it again."
         )
     return {
         "KGWE_SCHEDULER_EXTENDER_TLS_CERT_FILE": str(files.certificate),
@@ -56,5 +56,5 @@ def environment(cluster: LocalCluster) -> dict[str, str]:
 
 
 def configuration(cluster: LocalCluster, port: int) -> str:
-    """kube-scheduler's: it asks the extender on that port about GPU pods."""
+    """Return a kube-scheduler configuration that calls the extender on this port for GPU pods."""
     return scheduler_config.render_config(url(port), tls=client_files(cluster.layout.certificates))

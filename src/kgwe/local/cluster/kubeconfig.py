@@ -1,4 +1,4 @@
-"""Kubeconfig files: self-contained (certificates inline), readable by their owner only."""
+"""Kubeconfig files with inline certificates, readable by their owner only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def certificate_user(pair: Pair) -> dict[str, Any]:
-    return {"client-certificate-data": _base64(pair.certificate), "client-key-data": _base64(pair.key)}
+    return {"client-certificate-data": _encode_file(pair.certificate), "client-key-data": _encode_file(pair.key)}
 
 
 def token_user(token: str) -> dict[str, Any]:
@@ -32,12 +32,12 @@ def write_kubeconfig(
     user: dict[str, Any],
     namespace: str = "default",
 ) -> Path:
-    """Write a kubeconfig with one cluster, one user and one context, which is current."""
+    """Write a kubeconfig with one cluster, one user and one context."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [
-            {"name": context, "cluster": {"server": server, "certificate-authority-data": _base64(authority)}}
+            {"name": context, "cluster": {"server": server, "certificate-authority-data": _encode_file(authority)}}
         ],
         "users": [{"name": user_name, "user": user}],
         "contexts": [
@@ -53,5 +53,5 @@ def write_kubeconfig(
     return path
 
 
-def _base64(path: Path) -> str:
+def _encode_file(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()

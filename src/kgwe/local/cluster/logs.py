@@ -1,4 +1,4 @@
-"""Reading the logs of a cluster's processes."""
+"""Reads the logs of a cluster's processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POLL_S = 0.2
 
 
 def log_files(layout: Layout) -> dict[str, Path]:
-    """Every log there is, by component; the audit log is one of them."""
+    """Return all logs by component, including the audit log."""
     files = {path.stem: path for path in sorted((layout.directory / "logs").glob("*.log"))}
     if layout.audit_log.exists():
         files[AUDIT] = layout.audit_log
@@ -27,13 +27,13 @@ def log_files(layout: Layout) -> dict[str, Path]:
 
 
 def select(layout: Layout, component: str | None) -> dict[str, Path]:
-    """The log asked for, or those of all processes (the audit log only when asked for)."""
+    """Return the requested log, or those of all processes (without the audit log)."""
     files = log_files(layout)
     if component is None:
         return {name: path for name, path in files.items() if name != AUDIT}
     if component not in files:
-        known = ", ".join(files) or "none; the cluster was never started"
-        raise NotFound(f"there is no log of {component!r}. Logs: {known}")
+        known = ", ".join(files) or "none, because the cluster was never started"
+        raise NotFound(f"no log of {component!r}; available logs: {known}")
     return {component: files[component]}
 
 
@@ -43,7 +43,7 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def follow(files: Mapping[str, Path]) -> Iterator[tuple[str, str]]:
-    """New lines of the files as they are written, for ever; ends when none of the files exists any more."""
+    """Yield new lines of the files; ends when none of the files exists any more."""
     streams: dict[str, TextIO] = {}
     pending = dict.fromkeys(files, "")
     try:

@@ -1,8 +1,8 @@
-"""Bringing a cluster up, and waiting for it.
+"""Starts the components of a cluster and waits until they are ready.
 
     etcd → API server → role of kwok → controllers, scheduler, kwok side by side → default service account
 
-Waiting ends early, with the last lines of its log, when the process waited for has died.
+A wait fails early, with the last lines of the log, if the process has exited.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TAIL_LINES = 8
 
 
 def write_files(layout: Layout, *, context: str, server: str, scheduler_config: str | None) -> None:
-    """Kubeconfigs and settings; certificates must exist."""
+    """Write kubeconfigs and component configurations; certificates must exist."""
     files = layout.certificates
     users = {
         layout.admin_kubeconfig: certificates.ADMIN,
@@ -70,7 +70,7 @@ def start_components(
     launch: Callable[[Component], ProcessRecord],
     timeout_s: float,
 ) -> None:
-    """Start everything in order; `launch` starts one process and writes it down."""
+    """Start all components in order; `launch` starts one process and records it."""
     deadline = time.monotonic() + timeout_s
 
     def start(name: str) -> ProcessRecord:
@@ -86,24 +86,26 @@ def start_components(
 
 
 def await_healthy(api: Api, record: ProcessRecord, url: str, deadline: float) -> None:
-    """Wait until the component answers on its health endpoint."""
+    """Wait until the component reports healthy."""
     while not api.is_healthy(url):
         if not processes.is_alive(record):
             raise Permanent(
-                f"{record.name} died while starting. Its last words ({record.log}):\n{tail(Path(record.log))}"
+                f"{record.name} exited while starting. Last lines of {record.log}:\n{tail(Path(record.log))}"
             )
         if time.monotonic() > deadline:
             raise Transient(
-                f"{record.name} is not ready yet, giving up. Its last words ({record.log}):\n{tail(Path(record.log))}"
+                f"{record.name} did not become ready in time. Last lines of {record.log}:\n{tail(Path(record.log))}"
             )
         time.sleep(_POLL_S)
 
 
 def await_service_account(api: Api, deadline: float) -> None:
-    """Wait until pods can be created: admission refuses them before the default service account exists."""
+    """Wait until pods can be created: admission refuses them until the default service account exists."""
     while not api.exists("/api/v1/namespaces/default/serviceaccounts/default"):
         if time.monotonic() > deadline:
-            raise Transient("the controller manager does not create service accounts; see `kgwe local logs`")
+            raise Transient(
+                "kube-controller-manager creates no service accounts; see `kgwe local logs kube-controller-manager`"
+            )
         time.sleep(_POLL_S)
 
 

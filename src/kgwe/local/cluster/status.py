@@ -1,4 +1,4 @@
-"""What a cluster looks like from outside: for `kgwe local status`."""
+"""The status of a cluster and its components, for `kgwe local status`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 class Health(enum.StrEnum):
     READY = "Ready"
-    NOT_READY = "NotReady"  # runs, but does not say it is ready
-    RUNNING = "Running"  # runs, and has no way to say more
-    DEAD = "Dead"  # was started, is gone
+    NOT_READY = "NotReady"  # runs, but its health check fails
+    RUNNING = "Running"  # runs, and has no health check
+    DEAD = "Dead"  # was started, does not run any more
     STOPPED = "Stopped"
 
 
@@ -47,7 +47,7 @@ class ClusterStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def examine(cluster: LocalCluster) -> ClusterStatus:
-    """Look at every process and ask it how it is; never raises for a cluster in a bad state."""
+    """Check each process and its health; never raise for a broken cluster."""
     directory = str(cluster.directory)
     try:
         known = state.load_record(cluster.directory)

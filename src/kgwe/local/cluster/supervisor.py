@@ -1,4 +1,4 @@
-"""Watching over a cluster in the foreground: until told to stop, or until a component dies."""
+"""Watches a cluster in the foreground until a signal arrives or a component exits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from kgwe.local.cluster.cluster import LocalCluster
     from kgwe.local.host.processes import ProcessRecord
 
-# Bounds how late a signal, or a component replaced by a restart, is noticed.
+# Bounds the delay until a signal or a replaced component is noticed.
 _PERIOD_S = 0.5
 
 
 class Supervisor:
-    """SIGINT, SIGTERM and SIGHUP end the watch; a second one does nothing more, so that stopping is never cut short."""
+    """Watches a cluster. SIGINT, SIGTERM and SIGHUP end the watch; further signals are ignored, so that stopping
+    completes.
+    """
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -31,7 +33,7 @@ class Supervisor:
             signal.signal(number, self._on_signal)
 
     def watch(self) -> ProcessRecord | None:
-        """The component that died, or None when the watch ended on request or the cluster was stopped elsewhere."""
+        """Return the component that exited; None if a signal arrived or another command stopped the cluster."""
         while not self._stop.is_set():
             known = state.load_record(self._cluster.directory)
             if known is None or not known.processes:

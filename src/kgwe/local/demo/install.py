@@ -1,4 +1,4 @@
-"""KGWE on a local cluster: its kinds and rights, the scheduler beside kube-scheduler, the MIG controller."""
+"""Installs KGWE on a local cluster: CRDs, RBAC rules, the scheduler and the MIG controller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMESPACE = "kgwe-system"
 
 
 async def install(client: KubeClient) -> None:
-    """Kinds, rights, and the admission policies that the API server knows."""
+    """Install CRDs, RBAC rules, and the admission policies that the API server supports."""
     await definitions.install(client)
     for rights in (
         "deploy/rbac.yaml",
@@ -41,7 +41,9 @@ async def install(client: KubeClient) -> None:
 
 
 def start_scheduler(cluster: LocalCluster, *, env: Mapping[str, str] | None = None) -> int:
-    """Run it with the rights of deploy/rbac.yaml and have kube-scheduler ask it; returns its metrics port."""
+    """Start the scheduler with the permissions of deploy/rbac.yaml, called by kube-scheduler; return its metrics
+    port.
+    """
     kubeconfig = service_account_kubeconfig(
         cluster, NAMESPACE, SCHEDULER, cluster.directory / f"{SCHEDULER}.kubeconfig"
     )
@@ -55,7 +57,7 @@ def start_scheduler(cluster: LocalCluster, *, env: Mapping[str, str] | None = No
 
 
 def start_mig(cluster: LocalCluster) -> int:
-    """Run the MIG controller with the rights of deploy/mig.yaml; returns its metrics port."""
+    """Start the MIG controller with the permissions of deploy/mig.yaml; return its metrics port."""
     kubeconfig = service_account_kubeconfig(cluster, NAMESPACE, MIG, cluster.directory / f"{MIG}.kubeconfig")
     port = ports.allocate(("metrics",))["metrics"]
     command = [sys.executable, "-m", "kgwe.cli", "mig", "--kubeconfig", str(kubeconfig)]

@@ -1,10 +1,10 @@
-"""Real agents for simulated nodes: the agent's own process, on the C library that plays the hardware.
+"""Real agent processes for simulated nodes, on the C library that simulates the hardware.
 
     machine = AgentMachine(node, folder)          # a node of a fleet model
-    machine.start(kubeconfig)                     # its agent, with the rights of deploy/agent.yaml
-    machine.hardware.set_link(0, 3, up=0)         # something happens to its cards
+    machine.start(kubeconfig)                     # its agent, with the permissions of deploy/agent.yaml
+    machine.hardware.set_link(0, 3, up=0)         # change the hardware
 
-The machine is a folder and outlives its agent, as hardware does.
+The machine is a directory and outlives its agent, as hardware does.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 NAME: Final = "kgwe-agent"
 NAMESPACE: Final = "kgwe-system"
 _STOP_S: Final = 15.0
-# As where it is installed: compiled once, not at every start.
+# Byte code is compiled once, as in an installation, and not at each start.
 _COMPILED: Final = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(paths.cache_root() / "bytecode")}
 
 
 async def install(client: KubeClient) -> None:
-    """Kinds and rights of agents. Not the DaemonSet: here agents run beside the cluster."""
+    """Install the CRDs and RBAC rules of agents, without the DaemonSet: here agents are local processes."""
     await definitions.install(client)
     documents = manifests.load_manifests(assets.path("deploy/agent.yaml"))
     await manifests.apply_manifest(client, [each for each in documents if each["kind"] != "DaemonSet"])
 
 
 def kubeconfig(cluster: LocalCluster) -> Path:
-    """For an agent with its own rights and no more."""
+    """Write a kubeconfig with the permissions of an agent."""
     return service_account_kubeconfig(cluster, NAMESPACE, NAME, cluster.directory / f"{NAME}.kubeconfig")
 
 
 class AgentMachine:
-    """One simulated machine and, while it runs, the agent on it."""
+    """One simulated machine and, while it runs, its agent."""
 
     def __init__(self, node: FleetNode, folder: Path) -> None:
         self.node = node
@@ -69,13 +69,13 @@ class AgentMachine:
         self.hardware.close()
 
     def environment(self, kubeconfig: Path | None, settings: Mapping[str, str] | None = None) -> dict[str, str]:
-        """What makes an agent the agent of this machine; without a kubeconfig it stands alone."""
+        """Return the environment of this machine's agent; without a kubeconfig the agent runs standalone."""
         given = {
             "node_name": self.node.name,
             "standalone": "false" if kubeconfig else "true",
             "grpc_bind_address": self.address,
             "exporter_bind_address": self.metrics_address,
-            # There is no kubelet whose sockets could be asked.
+            # There is no kubelet with sockets here.
             "enable_pod_resources": "false",
             **(settings or {}),
         }
@@ -85,7 +85,7 @@ class AgentMachine:
         return {**_COMPILED, **self.hardware.environment, **env}
 
     def start(self, kubeconfig: Path | None = None, **settings: str) -> subprocess.Popen[bytes]:
-        """Its agent, as a process of its own; `settings` by the names of `apps.agent.settings`."""
+        """Start the agent as a separate process; `settings` has the names of `apps.agent.settings`."""
         env = {**os.environ, **self.environment(kubeconfig, settings)}
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
@@ -101,14 +101,14 @@ class AgentMachine:
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> int:
-        """Ask the agent to end; its exit code."""
+        """Stop the agent with SIGTERM and return its exit code."""
         if self._process is None:
             return 0
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(_STOP_S)
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Kill the agent with SIGKILL, as a crash would."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

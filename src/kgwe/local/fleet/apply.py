@@ -1,9 +1,9 @@
-"""Applies a simulated fleet to a cluster, whatever is there now.
+"""Applies a simulated fleet to a cluster.
 
-The nodes of a fleet carry the label `kgwe.nvidia.io/fleet`; only those are ever touched. `apply` compares what
-the model says with what is there and writes the difference: three writes for a new node (Node, GPUNode,
-its status), none for one that is right already. A smaller count, or another model, takes nodes away.
-Faults on nodes that stay are kept. With `dra` every node also has a ResourceSlice, one write more for a new node.
+The nodes of a fleet carry the label `kgwe.nvidia.io/fleet`; other nodes are never changed. `apply` compares the model
+with the cluster and writes the difference: three writes for a new node (Node, GPUNode, its status), none for a node
+that matches. A smaller count, or another model, removes nodes. Faults on nodes that stay are kept. With `dra` each
+node also has a ResourceSlice, one more write for a new node.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Enough to keep the API server busy, few enough not to starve others of its request slots.
+# Enough to keep the API server busy, but not to starve other clients.
 _PARALLEL: Final = 24
 _READY_TIMEOUT_S: Final = 120.0
 _HEARTBEAT_S: Final = 5.0
@@ -43,7 +43,7 @@ _RETRY_S: Final = 0.5
 MAX_NODES: Final = 20_000
 STRATEGIC_MERGE_PATCH: Final = kube_client.STRATEGIC_MERGE_PATCH
 
-# Label keys that belong to the fleet: on a node that changes its model, those no longer said are removed.
+# Label keys of the fleet. Those that a changed model no longer sets are removed from the node.
 _OWNED_LABELS: Final = (
     "nvidia.com/",
     "fabric.topograph.run/",
@@ -63,7 +63,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass
 class Outcome:
-    """What an apply did: how many nodes each way."""
+    """The number of nodes that an apply created, changed, removed or left unchanged."""
 
     fleet: str
     counts: dict[Verdict, int] = field(default_factory=lambda: dict.fromkeys(Verdict, 0))
@@ -86,12 +86,13 @@ async def apply_fleet(
     dra: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Outcome:
-    """Make the cluster have exactly the first `nodes` nodes of `fleet`, and (with `wait`) see them become Ready.
+    """Create or remove nodes until the cluster has exactly the first `nodes` nodes of `fleet`; with `wait`, wait for
+    Ready.
 
-    `dra`: its cards can be had by ResourceClaims too. `progress(done, total)` is called for every node.
+    With `dra`, ResourceClaims can allocate the GPUs too. `progress(done, total)` is called for each node.
     """
     if not 0 <= nodes <= MAX_NODES:
-        raise errors.Permanent(f"a fleet has 0 to {MAX_NODES} nodes, not {nodes}")
+        raise errors.Permanent(f"the number of nodes must be from 0 to {MAX_NODES}, not {nodes}")
     wanted = inventory.expand(fleet, nodes)
     there = await _read(client)
     if dra:
@@ -106,7 +107,7 @@ async def apply_fleet(
 
     async def run(job: Callable[[], Awaitable[Verdict]]) -> None:
         nonlocal done
-        outcome.counts[await _persist(job)] += 1
+        outcome.counts[await _run_with_retries(job)] += 1
         done += 1
         if progress is not None:
             progress(done, len(jobs))
@@ -118,7 +119,7 @@ async def apply_fleet(
 
 
 async def await_ready(client: KubeClient, names: Iterable[str], timeout_s: float = _READY_TIMEOUT_S) -> None:
-    """Return when every named node is Ready and open for pods; a node with a simulated fault may stay down."""
+    """Return when each named node is Ready and untainted; a node with a simulated fault may stay down."""
     waiting = set(names)
     watch = informer.Informer(client, resources.NODE, label_selector=inventory.FLEET_LABEL)
     none_left = asyncio.Event()
@@ -136,17 +137,17 @@ async def await_ready(client: KubeClient, names: Iterable[str], timeout_s: float
             before = len(waiting)
             if not waiting or await _set_within(none_left, _HEARTBEAT_S):
                 return
-            # kube-controller-manager takes the taint of the beginning off a new node. Where that failed it tries
-            # again when the node reports next, which a kubelet does every few seconds and kwok hardly ever.
+            # kube-controller-manager removes the initial taint of a new node. After a failure it retries at the next
+            # report of the node, which a kubelet sends every few seconds and kwok hardly ever.
             if len(waiting) == before:
                 stuck = [name for name in waiting if (node := watch.store.get(name)) is not None and is_ready(node)]
-                await asyncio.gather(*(_report(client, name) for name in stuck))
+                await asyncio.gather(*(_report_ready(client, name) for name in stuck))
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     some = ", ".join(sorted(waiting)[:3])
     raise errors.Transient(
-        f"{len(waiting)} nodes are not Ready after {timeout_s:.0f} s, among them {some}; "
+        f"{len(waiting)} nodes are not Ready after {timeout_s:.0f} s, including {some}; "
         "see `kgwe local logs kwok` and `kgwe local logs kube-controller-manager`"
     )
 
@@ -158,15 +159,15 @@ async def _set_within(event: asyncio.Event, seconds: float) -> bool:
     return event.is_set()
 
 
-async def _report(client: KubeClient, name: str) -> None:
-    """The node reports that it is still Ready."""
+async def _report_ready(client: KubeClient, name: str) -> None:
+    """Report that the node is still Ready."""
     condition = {"type": "Ready", "status": "True", "lastHeartbeatTime": timestamp.seconds()}
     body = {"status": {"conditions": [condition]}}
     with contextlib.suppress(errors.NotFound):
         await client.patch(resources.NODE, name, body, subresource="status", kind=STRATEGIC_MERGE_PATCH)
 
 
-#: On a Node: the fault of the whole node; the stages of kwok look at it.
+# : Annotation of a Node with the fault of the whole node; kwok's stages read it.
 NODE_FAULT_ANNOTATION: Final = "kgwe.nvidia.io/simulated-fault"
 
 
@@ -175,7 +176,7 @@ def is_ready(node: core.Node) -> bool:
 
 
 def is_open(node: core.Node) -> bool:
-    """Ready, and the taint of the time before that is gone."""
+    """Return whether the node is Ready and the initial taint is gone."""
     return is_ready(node) and not any(taint.key == "node.kubernetes.io/not-ready" for taint in node.spec.taints)
 
 
@@ -184,7 +185,7 @@ def is_open(node: core.Node) -> bool:
 
 @dataclass(frozen=True)
 class _Existing:
-    """The fleet objects the cluster has."""
+    """The objects of the fleet that the cluster has."""
 
     nodes: Mapping[str, core.Node]
     gpu_nodes: Mapping[str, gpunode.GPUNode]
@@ -193,15 +194,15 @@ class _Existing:
 
 async def _read(client: KubeClient) -> _Existing:
     selector = {"labelSelector": inventory.FLEET_LABEL}
-    nodes = await _persist(partial(client.list, resources.NODE, **selector))
+    nodes = await _run_with_retries(partial(client.list, resources.NODE, **selector))
     try:
-        gpu_nodes = await _persist(partial(client.list, resources.GPU_NODE, **selector))
-    except errors.NotFound:  # a cluster without our kinds yet
+        gpu_nodes = await _run_with_retries(partial(client.list, resources.GPU_NODE, **selector))
+    except errors.NotFound:  # the cluster has no KGWE CRDs yet
         await definitions.install(client)
-        gpu_nodes = await _persist(partial(client.list, resources.GPU_NODE, **selector))
+        gpu_nodes = await _run_with_retries(partial(client.list, resources.GPU_NODE, **selector))
     slices: list[resource.ResourceSlice] = []
-    with contextlib.suppress(errors.NotFound):  # a cluster without dynamic resource allocation
-        slices = await _persist(partial(client.list, resources.RESOURCE_SLICE, **selector))
+    with contextlib.suppress(errors.NotFound):  # the cluster has no dynamic resource allocation
+        slices = await _run_with_retries(partial(client.list, resources.RESOURCE_SLICE, **selector))
     return _Existing(
         {node.metadata.name: node for node in nodes},
         {obj.metadata.name: obj for obj in gpu_nodes},
@@ -210,7 +211,7 @@ async def _read(client: KubeClient) -> _Existing:
 
 
 async def _apply_node(client: KubeClient, node: inventory.FleetNode, there: _Existing, *, dra: bool) -> Verdict:
-    """One node as the model says it, with the faults it has; one whose cards were cut since stays as it is."""
+    """Write one node as the model describes it, with its faults; a repartitioned node stays unchanged."""
     old = there.gpu_nodes.get(node.name)
     before = there.nodes.get(node.name)
     slice_ = there.slices.get(node.name)
@@ -220,7 +221,7 @@ async def _apply_node(client: KubeClient, node: inventory.FleetNode, there: _Exi
     faults = gpunodes.read_faults(old) if old is not None else []
     uid, verdict = await _bring_node(client, node, before, gpunodes.unhealthy_cards(faults))
     gpu_node = gpunodes.gpu_node(node, uid, faults)
-    wrote = await _bring_gpu_node(client, gpu_node, old)
+    wrote = await _apply_gpu_node(client, gpu_node, old)
     wrote |= await resource_slices.apply_slices(client, gpu_node if dra else None, slice_)
     return Verdict.UPDATED if wrote and verdict is Verdict.UNCHANGED else verdict
 
@@ -242,7 +243,7 @@ async def _bring_node(
             old = await client.get(resources.NODE, node.name)
             if inventory.FLEET_LABEL not in old.metadata.labels:
                 raise errors.Permanent(
-                    f"there is a node {node.name} that belongs to no simulated fleet; remove it or rename the pool"
+                    f"node {node.name} exists and belongs to no simulated fleet; delete it or rename the pool"
                 ) from None
         else:
             return created.metadata.uid, Verdict.CREATED
@@ -260,7 +261,7 @@ async def _bring_node(
 async def patch_devices(
     client: KubeClient, name: str, old: core.Node, capacity: Mapping[str, str], allocatable: Mapping[str, str]
 ) -> None:
-    """Set what a node offers; resources it offers no longer are removed."""
+    """Set the devices that a node advertises; remove resources it no longer has."""
     gone = (old.status.capacity.keys() | old.status.allocatable.keys()) - capacity.keys()
     removed = dict.fromkeys(gone)
     status = {"capacity": {**removed, **capacity}, "allocatable": {**removed, **allocatable}}
@@ -272,8 +273,8 @@ def _metadata_patch(wanted: Mapping[str, Any], old: core.Node) -> dict[str, Any]
     return {"labels": {**stale, **wanted["labels"]}, "annotations": wanted["annotations"]}
 
 
-async def _bring_gpu_node(client: KubeClient, wanted: gpunode.GPUNode, old: gpunode.GPUNode | None) -> bool:
-    """Whether anything had to be written."""
+async def _apply_gpu_node(client: KubeClient, wanted: gpunode.GPUNode, old: gpunode.GPUNode | None) -> bool:
+    """Create or update the GPUNode; return whether it was written."""
     name = wanted.metadata.name
     manifest = wanted.manifest()
     status = manifest.pop("status")
@@ -298,7 +299,7 @@ async def _bring_gpu_node(client: KubeClient, wanted: gpunode.GPUNode, old: gpun
 
 
 async def put_status(client: KubeClient, name: str, status: Mapping[str, Any]) -> None:
-    """Set the whole status of a GPUNode: a merge would keep what is no longer said."""
+    """Replace the whole status of a GPUNode: a merge would keep removed fields."""
     whole = [{"op": "add", "path": "/status", "value": status}]
     await client.patch(resources.GPU_NODE, name, whole, subresource="status", kind=kube_client.JSON_PATCH)
 
@@ -315,8 +316,8 @@ async def _delete(client: KubeClient, name: str) -> Verdict:
 # --- running many ---------------------------------------------------------------------------------------
 
 
-async def _persist(job: Callable[[], Awaitable[T]]) -> T:
-    """A busy API server asks to come again; every job is idempotent."""
+async def _run_with_retries(job: Callable[[], Awaitable[T]]) -> T:
+    """Retry while the API server is busy; each job is idempotent."""
     for attempt in range(_ATTEMPTS - 1):
         try:
             return await kube_client.retry_conflict(job)
@@ -328,7 +329,7 @@ async def _persist(job: Callable[[], Awaitable[T]]) -> T:
 async def _in_parallel(
     run: Callable[[Callable[[], Awaitable[Verdict]]], Awaitable[None]], jobs: list[Callable[[], Awaitable[Verdict]]]
 ) -> None:
-    """Run every job, _PARALLEL at a time; the first failure stops the rest and is raised."""
+    """Run all jobs, _PARALLEL at a time; the first failure stops the rest and is raised."""
     todo = iter(jobs)
 
     async def work() -> None:

@@ -1,9 +1,9 @@
 """Assigns the GPUs of a simulated node to its pods.
 
-In a real cluster the kubelet's device plugin decides that. Here it is the lowest free card, in the order in
-which pods started, per container that asks for GPUs or MIG slices; who claims cards has those. A pod keeps its
-cards for as long as it runs: what was given is remembered by the pod's uid (and written to a file by the
-simulator), because the order alone would deal the cards differently after a restart in the middle of a day.
+In a real cluster the kubelet's device manager decides. Here each container that requests GPUs or MIG slices gets the
+lowest free GPU, in the order in which pods started; pods with ResourceClaims get the claimed GPUs. A pod keeps its
+GPUs while it runs. Assignments are stored by pod uid (the simulator writes them to a file), because the order alone
+would change them after a restart.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from kgwe.kube.api.kgwe import gpunode
     from kgwe.local.fleet.gpupods import GpuPod
 
-#: A card, (card, GPU instance id), or a share of a card: (card, -1), (card, -2) …
+# : A GPU, (GPU, GPU instance id), or a share of a GPU: (GPU, -1), (GPU, -2) …
 Unit = tuple[int, int | None]
 
 
 class DeviceStock(NamedTuple):
-    """Something the device plugin can hand out."""
+    """A device that the device plugin advertises."""
 
     unit: Unit
     resource: str
@@ -39,20 +39,21 @@ class DeviceStock(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """Something it has handed out."""
+    """A device that was assigned to a pod."""
 
     container: str
     unit: Unit
 
 
-#: pod uid -> what it has
+# : pod uid -> its devices
 Grants = dict[str, tuple[Grant, ...]]
 
 
 def offers(obj: gpunode.GPUNode, node_resources: Iterable[str], shares: int = 0) -> list[DeviceStock]:
-    """What a node has, lowest card first; `node_resources` tells whether slices are offered as plain GPUs.
+    """Return the devices of a node, lowest GPU first; `node_resources` shows whether slices are advertised as plain
+    GPUs.
 
-    `shares`: into how many each card is divided; 0: not at all.
+    `shares` is the number of shares per GPU; 0 means whole GPUs.
     """
     known = set(node_resources)
     layouts = mig_layouts.read_layouts(obj)
@@ -74,12 +75,12 @@ def offers(obj: gpunode.GPUNode, node_resources: Iterable[str], shares: int = 0)
 
 
 def assign(available: Sequence[DeviceStock], pods: Iterable[GpuPod], held: Mapping[str, tuple[Grant, ...]]) -> Grants:
-    """Return what each pod has now: pods with devices keep them, the others are served in order of start.
+    """Return the devices of each pod: pods with devices keep them, the others are served in order of start.
 
-    A pod that cannot be served whole gets nothing and is asked for again next time.
+    A pod that cannot get all of its devices gets none and is tried again next time.
     """
     there = {offer.unit for offer in available}
-    active = sorted((pod for pod in pods if pod.is_active), key=_order)
+    active = sorted((pod for pod in pods if pod.is_active), key=_sort_key)
     given = {
         pod.metadata.uid: held[pod.metadata.uid]
         for pod in active
@@ -88,19 +89,21 @@ def assign(available: Sequence[DeviceStock], pods: Iterable[GpuPod], held: Mappi
     taken = {grant.unit for grants in given.values() for grant in grants}
     free = [offer for offer in available if offer.healthy and offer.unit not in taken]
     for pod in active:
-        if pod.metadata.uid not in given and (grants := _serve(pod, free)):
+        if pod.metadata.uid not in given and (grants := _assign_devices(pod, free)):
             given[pod.metadata.uid] = grants
             mine = {grant.unit for grant in grants}
             free = [offer for offer in free if offer.unit not in mine]
     return given
 
 
-def _order(pod: GpuPod) -> tuple[bool, str, str]:
-    """Who claims certain cards comes first; "~" is after every time: not started yet."""
+def _sort_key(pod: GpuPod) -> tuple[bool, str, str]:
+    """Return the sort key of a pod: pods with claimed GPUs first; "~" sorts after all times, for pods not yet
+    started.
+    """
     return (not pod.claimed, pod.status.start_time or "~", pod.metadata.uid)
 
 
-def _serve(pod: GpuPod, free: Sequence[DeviceStock]) -> tuple[Grant, ...]:
+def _assign_devices(pod: GpuPod, free: Sequence[DeviceStock]) -> tuple[Grant, ...]:
     grants: list[Grant] = []
     mine = pod.claimed
     left = [offer for offer in free if not mine or mine >> offer.unit[0] & 1]
@@ -115,7 +118,7 @@ def _serve(pod: GpuPod, free: Sequence[DeviceStock]) -> tuple[Grant, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A container on a card, and what it does there."""
+    """A container on a GPU, and its simulated usage."""
 
     owner: metrics.Owner
     profile: usage.Profile
@@ -129,12 +132,12 @@ class Holder:
 
 
 def holders(pods: Mapping[str, GpuPod], given: Mapping[str, tuple[Grant, ...]]) -> dict[Unit, Holder]:
-    """unit -> who has it, for the pods (by uid) of one node."""
+    """Return unit -> its holders, for the pods (by uid) of one node."""
     found: dict[Unit, Holder] = {}
     for uid, grants in given.items():
         pod = pods[uid]
         profile, _ = pod.profile()
-        # One seed per pod: its cards work in step.
+        # One seed per pod, so its GPUs show the same pattern.
         seed = zlib.crc32(uid.encode()) << 8
         for grant in grants:
             owner = metrics.Owner(pod.metadata.namespace, pod.metadata.name, grant.container)

@@ -1,11 +1,11 @@
 """GPU metrics of the whole simulated fleet over HTTP.
 
-    /metrics                every card of every node
-    /nodes/NAME/metrics     one node, as the dcgm-exporter on it would answer (also /metrics/NAME)
-    /targets                every node as a target, for Prometheus' http_sd_configs
+    /metrics                all GPUs of all nodes
+    /nodes/NAME/metrics     one node, as its dcgm-exporter would respond (also /metrics/NAME)
+    /targets                all nodes as targets, for Prometheus' http_sd_configs
     /healthz  /readyz
 
-A node that is down does not answer: 503, and absent from /metrics. That is not the same as zero.
+A node that is down returns 503 and is absent from /metrics; its metrics are unknown, not zero.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-PORT: Final = 9400  # dcgm-exporter's
+PORT: Final = 9400  # the port of dcgm-exporter
 SIDECAR: Final = "gpu-metrics"
 _USAGE: Final = b"try /metrics, /nodes/NAME/metrics, /targets or /healthz\n"
-# Labels of the node that are worth having on its target.
+# Node labels that are copied to its target.
 _TARGET_LABELS: Final = {
     "node": "kubernetes.io/hostname",
     "zone": "topology.kubernetes.io/zone",
@@ -49,37 +49,37 @@ _TARGET_LABELS: Final = {
 
 
 class ExporterApp:
-    """The application."""
+    """The ASGI application of the exporter."""
 
     def __init__(self, simulator: Simulator) -> None:
         self._simulator = simulator
 
     def __call__(self, request: Request) -> Reply:
-        return self._answer(request.path, request.header(b"host") or f"127.0.0.1:{PORT}")
+        return self._respond(request.path, request.header(b"host") or f"127.0.0.1:{PORT}")
 
-    def _answer(self, path: str, host: str) -> Reply:
+    def _respond(self, path: str, host: str) -> Reply:
         match path.strip("/").split("/"):
             case ["metrics"]:
-                return self._metrics(self._simulator.node_names())
+                return self._respond_metrics(self._simulator.node_names())
             case ["metrics", name] | ["nodes", name, "metrics"]:
-                return self._node(name)
+                return self._respond_node(name)
             case ["targets"]:
-                return Reply(200, msgspec.json.encode(self._targets(host)), JSON)
+                return Reply(200, msgspec.json.encode(self._list_targets(host)), JSON)
             case ["healthz"] | ["readyz"]:
                 return Reply(200, b"ok\n")
         return Reply(404, _USAGE)
 
-    def _metrics(self, names: list[str]) -> Reply:
+    def _respond_metrics(self, names: list[str]) -> Reply:
         return Reply(200, metrics.render_metrics(self._simulator.rows(names)), metrics.CONTENT_TYPE)
 
-    def _node(self, name: str) -> Reply:
+    def _respond_node(self, name: str) -> Reply:
         if self._simulator.answers(name):
-            return self._metrics([name])
+            return self._respond_metrics([name])
         if name in self._simulator.node_names():
             return Reply(503, f"node {name} is down\n".encode())
-        return Reply(404, f"there is no simulated node {name}\n".encode())
+        return Reply(404, f"no simulated node {name}\n".encode())
 
-    def _targets(self, host: str) -> list[dict[str, Any]]:
+    def _list_targets(self, host: str) -> list[dict[str, Any]]:
         found = []
         for name in self._simulator.node_names():
             labels = self._simulator.node_labels(name)
@@ -97,7 +97,7 @@ class ExporterApp:
 
 
 def start(cluster: LocalCluster) -> str:
-    """Run the exporter beside a cluster for as long as it lives, on dcgm-exporter's port if that is free; its URL."""
+    """Start the exporter as a sidecar of a cluster, on dcgm-exporter's port if it is free; return its URL."""
     known = cluster.state().sidecars.get(SIDECAR)
     listen = _listen_of(known) if known is not None and processes.is_alive(known) else ""
     if not listen:
@@ -110,13 +110,13 @@ def start(cluster: LocalCluster) -> str:
 
 
 def _await_answer(url: str) -> None:
-    # Connecting is tried again after 0.5, 1, 2, … seconds: about half a minute in all.
+    # Retry after 0.5, 1, 2, … seconds, for about half a minute in total.
     with httpx2.Client(transport=httpx2.HTTPTransport(retries=6), trust_env=False) as client:
         try:
             client.get(url).raise_for_status()
         except httpx2.HTTPError as exc:
             raise errors.Transient(
-                f"the GPU metrics do not answer at {url}: {exc}; see `kgwe local logs {SIDECAR}`"
+                f"the GPU metrics server at {url} does not respond: {exc}; see `kgwe local logs {SIDECAR}`"
             ) from exc
 
 
@@ -132,7 +132,7 @@ async def serve(
     memory: Path | None = None,
     ready: Callable[[int], None] | None = None,
 ) -> None:
-    """Simulate the fleet and answer until SIGINT or SIGTERM; `ready` is called with the port once it does."""
+    """Simulate the fleet and serve its metrics until SIGINT or SIGTERM; call `ready` with the port."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,12 +1,12 @@
 """Injects faults into simulated hardware, and clears them.
 
-    node-down    the node stops answering: Ready becomes Unknown, kube-controller-manager taints it, its pods freeze
-    gpu-xid      the driver reports an XID on a card; one that only a reset ends takes the card out of service
-    link-down    NVLinks of a card go down
-    spot-notice  the cloud announces that it takes a spot node back; at the deadline the simulator deletes the node
+    node-down    the node stops responding: Ready becomes Unknown, kube-controller-manager taints it, its pods freeze
+    gpu-xid      the driver reports an XID on a GPU; an XID that requires a reset takes the GPU out of service
+    link-down    NVLinks of a GPU go down
+    spot-notice  the cloud announces that it reclaims a spot node; at the deadline the simulator deletes the node
 
-Each fault is a few fields of ordinary API objects, written here and nowhere else, so it survives restarts of
-everything and every component sees it where it would see the real one. All commands are idempotent.
+Each fault is a few fields of ordinary API objects, written only here. It survives restarts, and components see it
+where they would see the real fault. All commands are idempotent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NODE_DOWN: Final = "NodeDown"
 
 TERMINATION_TIME: Final = "gpu-autoscaler.io/spot-termination-time"
 INTERRUPTION_WARNING: Final = "gpu-autoscaler.io/spot-interruption-warning"
-#: What aws-node-termination-handler puts on a node that is about to go.
+# : The taint that aws-node-termination-handler sets on a node before its termination.
 SPOT_TAINT: Final = "aws-node-termination-handler/spot-itn"
 SPOT_NOTICE_S: Final = 120
 
@@ -50,7 +50,7 @@ _XIDS: Final = range(1, 1000)
 
 @dataclass(frozen=True, slots=True)
 class NodeFaults:
-    """Everything that is broken about one node."""
+    """The faults of one node."""
 
     node: str
     down: bool
@@ -62,7 +62,7 @@ class NodeFaults:
 
 
 async def list_faults(client: KubeClient) -> list[NodeFaults]:
-    """The faulty nodes of the fleet."""
+    """Return the nodes of the fleet with faults."""
     selector = {"labelSelector": inventory.FLEET_LABEL}
     nodes = await client.list(resources.NODE, **selector)
     cards = {obj.metadata.name: gpunodes.read_faults(obj) for obj in await client.list(resources.GPU_NODE, **selector)}
@@ -86,10 +86,10 @@ def is_down(node: core.Node) -> bool:
 
 
 async def node_down(client: KubeClient, name: str) -> None:
-    """The node stops answering until the fault is cleared; returns when the control plane has noticed."""
+    """Take a node down until the fault is cleared; return when the control plane has noticed."""
     await _fleet_node(client, name)
     await _annotate(client, resources.NODE, name, {apply.NODE_FAULT_ANNOTATION: NODE_DOWN})
-    # A dead kubelet neither finishes nor deletes its pods.
+    # A dead kubelet neither completes nor deletes its pods.
     await _mark_pods(client, name, NODE_DOWN)
     await _await_node(client, name, lambda node: not apply.is_ready(node), "still Ready")
 
@@ -97,7 +97,7 @@ async def node_down(client: KubeClient, name: str) -> None:
 async def spot_notice(
     client: KubeClient, name: str, *, after_s: int = SPOT_NOTICE_S, now: dt.datetime | None = None
 ) -> dt.datetime:
-    """Announce that the node is taken back `after_s` from now; the deadline."""
+    """Announce that the node is reclaimed `after_s` seconds from now; return the deadline."""
     node = await _fleet_node(client, name)
     if node.metadata.labels.get(inventory.CAPACITY_TYPE_LABELS[0]) != "spot":
         raise errors.Permanent(f"node {name} is not a spot node and cannot be reclaimed")
@@ -119,7 +119,7 @@ def spot_deadline(node: core.Node) -> dt.datetime | None:
 
 
 async def clear_spot_notice(client: KubeClient, node: core.Node) -> None:
-    """The cloud takes the machine away: its Node goes, and its GPUNode with it."""
+    """Delete the Node and its GPUNode, as the cloud does at the deadline."""
     for resource, uid in ((resources.NODE, node.metadata.uid), (resources.GPU_NODE, None)):
         try:
             await client.delete(resource, node.metadata.name, uid=uid)
@@ -131,16 +131,16 @@ async def clear_spot_notice(client: KubeClient, node: core.Node) -> None:
 
 
 async def gpu_xid(client: KubeClient, name: str, card: int, xid: int) -> gpunode.GPUHealth:
-    """The driver reports `xid` on a card; what that means for its health."""
+    """Report `xid` on a GPU; return the resulting health."""
     if xid not in _XIDS:
-        raise errors.Permanent(f"{xid} is not an XID; they are numbered from 1, see https://docs.nvidia.com/deploy/xid")
+        raise errors.Permanent(f"{xid} is not a valid XID; XIDs start at 1, see https://docs.nvidia.com/deploy/xid")
     fault = gpunodes.Xid(card, xid, timestamp.seconds())
 
     def change(obj: gpunode.GPUNode, faults: list[gpunodes.CardFault]) -> list[gpunodes.CardFault]:
         _device(obj, card)
         kept = [old for old in faults if not (isinstance(old, gpunodes.Xid) and old.gpu == card)]
         same = next((old for old in faults if isinstance(old, gpunodes.Xid) and old.gpu == card), None)
-        # An XID that is there already keeps its time: asking twice changes nothing.
+        # An existing XID keeps its time, so a repeated command changes nothing.
         return [*kept, same if same is not None and same.xid == xid else fault]
 
     obj = await _change_cards(client, name, change)
@@ -150,12 +150,12 @@ async def gpu_xid(client: KubeClient, name: str, card: int, xid: int) -> gpunode
 async def link_down(
     client: KubeClient, name: str, card: int, peer: int | None = None, *, links: int = 1
 ) -> gpunode.NVLinkState:
-    """`links` NVLinks of a card are down: those to `peer`, or into the NVSwitch where there is one."""
+    """Take `links` NVLinks of a GPU down: those to `peer`, or to the NVSwitch if there is one."""
 
     def change(obj: gpunode.GPUNode, faults: list[gpunodes.CardFault]) -> list[gpunodes.CardFault]:
         wired = _wired_links(obj, card, peer)
         if not 1 <= links <= wired:
-            raise errors.Permanent(f"{wired} links can go down there, not {links}")
+            raise errors.Permanent(f"at most {wired} links can go down there, not {links}")
         kept = [
             old
             for old in faults
@@ -176,22 +176,20 @@ def _wired_links(obj: gpunode.GPUNode, card: int, peer: int | None) -> int:
         raise errors.Permanent(f"the GPUs of node {name} have no NVLink")
     if nvlink.nvSwitch:
         if peer is not None:
-            raise errors.Permanent(
-                f"the cards of node {name} are joined by an NVSwitch, not to each other: leave out the peer"
-            )
+            raise errors.Permanent(f"the GPUs of node {name} are connected by an NVSwitch; omit the peer")
         return nvlink.maxLinks
     wired = {each.gpu: each.maxLinks for each in nvlink.peers}
     if peer not in wired:
         listed = ", ".join(map(str, wired))
-        raise errors.Permanent(f"GPU {card} of node {name} has NVLinks to GPUs {listed}: name one of them as the peer")
+        raise errors.Permanent(f"GPU {card} of node {name} has NVLinks to GPUs {listed}; use one of them as the peer")
     return wired[peer]
 
 
-# --- mending --------------------------------------------------------------------------------------------
+# --- clearing -------------------------------------------------------------------------------------------
 
 
 async def clear(client: KubeClient, name: str | None = None) -> list[str]:
-    """Mend one node, or all; the names of the nodes that were broken."""
+    """Clear the faults of one node, or of all nodes; return the names of the nodes that had faults."""
     if name is not None:
         await _fleet_node(client, name)
     mended = [faults for faults in await list_faults(client) if name is None or faults.node == name]
@@ -219,9 +217,9 @@ async def _fleet_node(client: KubeClient, name: str) -> core.Node:
     try:
         node = await client.get(resources.NODE, name)
     except errors.NotFound:
-        raise errors.NotFound(f"there is no node {name}; `kgwe local fleet show` lists them") from None
+        raise errors.NotFound(f"no node {name}; `kgwe local fleet show` lists the nodes") from None
     if inventory.FLEET_LABEL not in node.metadata.labels:
-        raise errors.Permanent(f"node {name} belongs to no simulated fleet; only simulated nodes can be broken")
+        raise errors.Permanent(f"node {name} belongs to no simulated fleet; faults work on simulated nodes only")
     return node
 
 
@@ -237,7 +235,7 @@ async def _change_cards(
     name: str,
     change: Callable[[gpunode.GPUNode, list[gpunodes.CardFault]], Sequence[gpunodes.CardFault]],
 ) -> gpunode.GPUNode:
-    """Change the card faults of a node and let everything that follows from them follow."""
+    """Change the GPU faults of a node, and its status and advertised devices accordingly."""
 
     async def attempt() -> gpunode.GPUNode:
         node = await _fleet_node(client, name)
@@ -246,7 +244,7 @@ async def _change_cards(
         new = list(change(obj, old))
         status = gpunodes.with_faults(gpunodes.without_faults(obj.status), new)
         if new != old:
-            # The version makes a concurrent change of the same list fail instead of being lost.
+            # The resource version makes a concurrent change of the list fail instead of being lost.
             metadata: dict[str, Any] = {
                 "annotations": {gpunodes.FAULTS_ANNOTATION: gpunodes.write_faults(new)},
                 "resourceVersion": obj.metadata.resourceVersion,
@@ -265,7 +263,7 @@ async def _change_cards(
 
 
 def devices(status: gpunode.GPUNodeStatus, capacity: dict[str, str], shares: int = 0) -> dict[str, str]:
-    """What the device plugin offers of the healthy cards, in the resources the node has."""
+    """Return the devices that the device plugin advertises for healthy GPUs, in the node's resources."""
     counts = dict.fromkeys((name for name in capacity if amounts.is_gpu(name)), 0)
     for device in status.gpus:
         if not health.is_in_service(device.health.state):
@@ -273,7 +271,7 @@ def devices(status: gpunode.GPUNodeStatus, capacity: dict[str, str], shares: int
         whole = [amounts.SHARED] * shares or [amounts.GPU]
         names = [mig.resource_of(instance.profile) for instance in device.mig.instances] or whole
         for name in names:
-            # Strategy single offers slices as plain GPUs.
+            # Strategy single advertises slices as plain GPUs.
             counts[name if name in counts else amounts.GPU] += 1
     return {name: str(count) for name, count in counts.items()}
 
@@ -285,7 +283,7 @@ async def _annotate(
 
 
 async def _mark_pods(client: KubeClient, node: str, mark: str | None) -> None:
-    """Freeze (or thaw) the pods of a node; kwok's stages look at the mark."""
+    """Freeze or unfreeze the pods of a node; kwok's stages read the mark."""
     pods = await client.list(resources.POD, fieldSelector=f"spec.nodeName={node}")
 
     async def patch(pod: core.Pod) -> None:
@@ -293,7 +291,7 @@ async def _mark_pods(client: KubeClient, node: str, mark: str | None) -> None:
         try:
             await client.patch(resources.POD, pod.metadata.name, body, pod.metadata.namespace)
         except errors.NotFound:
-            return  # gone meanwhile
+            return  # deleted meanwhile
 
     ended = ("Succeeded", "Failed")
     marked = [
@@ -306,7 +304,7 @@ async def _mark_pods(client: KubeClient, node: str, mark: str | None) -> None:
 
 
 async def _set_taint(client: KubeClient, name: str, taint: dict[str, str] | None) -> None:
-    """Put the spot taint on a node or (None) take it off, leaving the others as they are."""
+    """Set the spot taint of a node or (None) remove it; other taints stay."""
 
     async def attempt() -> None:
         node = await client.get(resources.NODE, name)

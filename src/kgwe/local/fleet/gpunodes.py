@@ -1,9 +1,8 @@
 """A simulated node as API objects: its Node and its GPUNode.
 
-What is broken about a node is kept apart from what it is: card faults lie as a list in an annotation of the
-GPUNode (`kgwe.nvidia.io/simulated-faults`), and the status is always "as built" with the faults laid over it.
-So a fault survives restarts and a second `apply`, every component sees its effect in ordinary fields, and
-clearing it needs no memory of how things were.
+Faults are stored separately from the hardware. GPU faults are a list in an annotation of the GPUNode
+(`kgwe.nvidia.io/simulated-faults`), and the status is the state without faults plus their effects. So a fault
+survives restarts and a second `apply`, components see it in ordinary fields, and it can be cleared at any time.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ KWOK_ANNOTATION: Final = "kwok.x-k8s.io/node"
 
 
 class Xid(msgspec.Struct, frozen=True, tag_field="kind", tag="GpuXid"):
-    """The driver reported an XID error on a card."""
+    """An XID error that the driver reported on a GPU."""
 
     gpu: int
     xid: int
     since: str
-    """When, RFC 3339."""
+    """Time of the error, RFC 3339."""
 
 
 class LinkDown(msgspec.Struct, frozen=True, tag_field="kind", tag="LinkDown"):
-    """NVLinks of a card are down: to one peer, or (peer None) into the NVSwitch."""
+    """NVLinks of a GPU that are down: to one peer, or (peer None) to the NVSwitch."""
 
     gpu: int
     links: int
@@ -52,25 +51,24 @@ CardFault = Xid | LinkDown
 
 
 def read_faults(obj: gpunode.GPUNode) -> list[CardFault]:
-    """The card faults of a node, as its annotation lists them."""
+    """Return the GPU faults of a node from its annotation."""
     text = obj.metadata.annotations.get(FAULTS_ANNOTATION)
     return msgspec.json.decode(text, type=list[CardFault]) if text else []
 
 
 def write_faults(faults: Iterable[CardFault]) -> str | None:
-    """The annotation; None removes it."""
+    """Return the value of the annotation; None removes it."""
     listed = list(faults)
     return msgspec.json.encode(listed).decode() if listed else None
 
 
-# --- as built -------------------------------------------------------------------------------------------
+# --- without faults----------------------------------------------------------------------------------------
 
 
 def node_manifest(node: inventory.FleetNode, unhealthy: frozenset[int] = frozenset(), *, now: str) -> dict[str, Any]:
-    """The Node. No taint: a simulated node is there to be used.
+    """Return the Node, without taints, so that pods can use it.
 
-    It registers as Ready, as a kubelet does that has already checked everything: one write less than waiting
-    for kwok to say it.
+    It registers as Ready, like a kubelet that has completed its checks: one write less than waiting for kwok.
     """
     return {
         "apiVersion": "v1",
@@ -101,7 +99,8 @@ def node_manifest(node: inventory.FleetNode, unhealthy: frozenset[int] = frozens
     }
 
 
-# kube-controller-manager would add it, one write per node (in fleets above 100 it still corrects the figure).
+# kube-controller-manager would add it with one write per node (in fleets above 100 nodes it still corrects the
+# value).
 _TTL: Final = {"node.alpha.kubernetes.io/ttl": "0"}
 
 _CONDITIONS: Final = (
@@ -113,19 +112,19 @@ _CONDITIONS: Final = (
 
 
 def digest(node: inventory.FleetNode) -> str:
-    """Changes when anything about the node as built does."""
+    """Return a digest of the node without faults."""
     facts = (inventory.labels(node), node.capacity(), node.allocatable(), status(node))
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:16]
 
 
 def unhealthy_cards(faults: Iterable[CardFault]) -> frozenset[int]:
-    """Cards the device plugin takes out of service."""
+    """Return the GPUs that the device plugin takes out of service."""
     xids = (fault for fault in faults if isinstance(fault, Xid))
     return frozenset(each.gpu for each in xids if not health.is_in_service(_health(each).state))
 
 
 def gpu_node(node: inventory.FleetNode, node_uid: str, faults: Sequence[CardFault] = ()) -> gpunode.GPUNode:
-    """The GPUNode. It belongs to its Node and goes with it."""
+    """Return the GPUNode. Its Node owns it."""
     owner = OwnerReference(apiVersion="v1", kind="Node", name=node.name, uid=node_uid)
     text = write_faults(faults)
     return gpunode.GPUNode(
@@ -141,7 +140,7 @@ def gpu_node(node: inventory.FleetNode, node_uid: str, faults: Sequence[CardFaul
 
 
 def status(node: inventory.FleetNode) -> gpunode.GPUNodeStatus:
-    """Everything about the cards, nothing broken."""
+    """Return the status of the GPUs without faults."""
     cluster_uuid, _, clique = node.place.clique.rpartition(".")
     return gpunode.GPUNodeStatus(
         gpus=tuple(_device(node, card) for card in node.gpus),
@@ -203,7 +202,7 @@ def _nvlink(node: inventory.FleetNode, card: int) -> gpunode.NVLinkState | None:
     if not wires.nvlink_version:
         return None
     peers = wires.peers(card)
-    return _linked(
+    return _sum_links(
         gpunode.NVLinkState(
             version=wires.nvlink_version,
             links=0,
@@ -215,18 +214,18 @@ def _nvlink(node: inventory.FleetNode, card: int) -> gpunode.NVLinkState | None:
     )
 
 
-def _linked(nvlink: gpunode.NVLinkState, down: int) -> gpunode.NVLinkState:
-    """With the totals that follow from `down` links of a switch, or from the peers."""
+def _sum_links(nvlink: gpunode.NVLinkState, down: int) -> gpunode.NVLinkState:
+    """Return NVLink data with the totals for `down` links of a switch, or for the peers."""
     links = nvlink.maxLinks - down if nvlink.nvSwitch else sum(peer.links for peer in nvlink.peers)
     bandwidth = float(links * catalog.NVLINK_GB_PER_S[nvlink.version])
     return msgspec.structs.replace(nvlink, links=links, bandwidthGBps=bandwidth)
 
 
-# --- as broken ------------------------------------------------------------------------------------------
+# --- with faults -----------------------------------------------------------------------------------------
 
 
 def without_faults(status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
-    """The status as built, derived from one with any faults: nothing is lost by a fault."""
+    """Return the status without faults, derived from a status with any faults."""
     healthy = gpunode.GPUHealth(state=gpunode.HealthState.HEALTHY)
     gpus = tuple(
         msgspec.structs.replace(
@@ -240,7 +239,7 @@ def without_faults(status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
 
 
 def with_faults(built: gpunode.GPUNodeStatus, faults: Sequence[CardFault]) -> gpunode.GPUNodeStatus:
-    """The status of a node as built, with its faults."""
+    """Return a status with the effects of the faults."""
     if not faults:
         return built
     xids = {fault.gpu: fault for fault in faults if isinstance(fault, Xid)}
@@ -280,4 +279,4 @@ def _with_links_down(
     peers = tuple(
         msgspec.structs.replace(peer, links=max(peer.maxLinks - down[card, peer.gpu], 0)) for peer in nvlink.peers
     )
-    return _linked(msgspec.structs.replace(nvlink, peers=peers), down=min(down[card, None], nvlink.maxLinks))
+    return _sum_links(msgspec.structs.replace(nvlink, peers=peers), down=min(down[card, None], nvlink.maxLinks))

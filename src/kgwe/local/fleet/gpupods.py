@@ -16,7 +16,7 @@ ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 class _Slim(msgspec.Struct, frozen=True, rename="camel"):
-    """Named as in the manifest, unknown fields skipped."""
+    """A struct with the field names of the manifest; unknown fields are skipped."""
 
 
 class Running(_Slim, frozen=True):
@@ -64,7 +64,7 @@ class PodStatus(_Slim, frozen=True):
 
 
 class GpuPod(msgspec.Struct, frozen=True):
-    """What the simulator needs of a pod."""
+    """The fields of a pod that the simulator needs."""
 
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
@@ -76,16 +76,16 @@ class GpuPod(msgspec.Struct, frozen=True):
 
     @property
     def claimed(self) -> int:
-        """Mask of the cards that KGWE has claimed for it; 0: none."""
+        """Return the mask of the GPUs that KGWE has claimed for the pod; 0 if none."""
         has_claims = any(container.resources.claims for container in self.spec.containers)
         return assignment.parse_planned(self.metadata.annotations).gpus if has_claims else 0
 
     def wants(self) -> list[tuple[str, str, int]]:
-        """(container, resource, count) of everything that runs at the same time."""
+        """Return (container, resource, count) of all containers that run at the same time."""
         if claimed := self.claimed:
             user = next(container.name for container in self.spec.containers if container.resources.claims)
             return [(user, amounts.GPU, claimed.bit_count())]
-        # An init container that never ends is a sidecar and runs beside the others.
+        # An init container that never ends is a sidecar and runs with the others.
         beside = [container for container in self.spec.init_containers if container.restart_policy == "Always"]
         asked = [
             (container.name, name, quantity.parse_int(text))
@@ -96,14 +96,14 @@ class GpuPod(msgspec.Struct, frozen=True):
         return [each for each in asked if each[2]]
 
     def started_s(self, container: str) -> float | None:
-        """When the container last started, in seconds since 1970; None: not yet."""
+        """Return the last start of the container in seconds since 1970; None if it has not started."""
         for status in self.status.container_statuses:
             if status.name == container and status.state.running and status.state.running.started_at:
                 return timestamp.parse(status.state.running.started_at).timestamp()
         return timestamp.parse(self.status.start_time).timestamp() if self.status.start_time else None
 
     def profile(self) -> tuple[usage.Profile, str]:
-        """What the pod does, and what is wrong with the annotation that should say it."""
+        """Return the usage profile of the pod, and the error in its annotation if it has one."""
         text = self.metadata.annotations.get(usage.ANNOTATION)
         if text is not None:
             try:
@@ -113,7 +113,7 @@ class GpuPod(msgspec.Struct, frozen=True):
         return usage.default_profile(self.metadata.labels), ""
 
     def fails_at_s(self) -> float | None:
-        """When it runs out of memory, in seconds since 1970; None: never, or not before it has started."""
+        """Return when the pod runs out of memory, in seconds since 1970; None for never, or before it has started."""
         after_s = usage.fails_after_s(self.profile()[0])
         if after_s is None or self.status.phase != "Running":
             return None
@@ -124,14 +124,14 @@ class GpuPod(msgspec.Struct, frozen=True):
 
 GPU_PODS: Final = resources.Resource("", "v1", "pods", "Pod", namespaced=True, type=GpuPod)
 
-# Containers beside the one that failed are stopped with the pod.
+# The other containers are stopped with the pod.
 _STOPPED: Final = {"exitCode": 143, "reason": "Error"}
 
 
 def oom_patch(pod: GpuPod, now: dt.datetime) -> dict[str, Any]:
-    """The status of a pod whose containers with GPUs have just run out of memory.
+    """Return the status of a pod whose GPU containers have just run out of memory.
 
-    Where the pod may restart, they start again at once, as a kubelet would have them; otherwise the pod has failed.
+    With a restart policy they restart at once, as with a kubelet; otherwise the pod has failed.
     """
     at = timestamp.seconds(now)
     with_gpus = {container for container, _, _ in pod.wants()}

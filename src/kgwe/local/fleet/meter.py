@@ -1,8 +1,8 @@
-"""The instruments of one simulated node: what dcgm-exporter on it would read now.
+"""The metrics of one simulated node, as its dcgm-exporter would read them now.
 
-Counters (energy, NVLink traffic) are the sum of what was read between readings, so they only grow; energy begins
-at what an idle card has drawn since its node exists. The label part of every row is made when the cards or
-their users change, not on a scrape.
+Counters (energy, NVLink traffic) sum up what was read between readings, so they only grow. Energy starts at the
+consumption of an idle GPU since the node exists. The labels of each row are built when GPUs or their pods change, not
+at a scrape.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Row:
-    """A card, or one instance of it."""
+    """A GPU, or one slice of it."""
 
     device: metrics.Device
     labels: str
     memory_mib: int = 0
     share: float = 1.0
-    """Part of the card's compute."""
+    """Fraction of the GPU's compute."""
     holder: Holder | None = None
 
 
@@ -39,7 +39,7 @@ class _Row:
 class _Card:
     model: catalog.GpuModel
     rows: list[_Row]
-    """Its instances; of a whole card itself, and again for every other pod that shares it."""
+    """Its slices; for a whole GPU the GPU itself, and again for each further pod that shares it."""
     is_cut: bool
     links: int
     has_nvlink: bool
@@ -52,7 +52,7 @@ class _Card:
 
 
 class NodeMeter:
-    """Reads the cards of one node."""
+    """Reads the GPUs of one node."""
 
     def __init__(self, obj: gpunode.GPUNode, now_s: float) -> None:
         self.name = obj.metadata.name
@@ -61,25 +61,25 @@ class NodeMeter:
         self.update(obj, now_s)
 
     def update(self, obj: gpunode.GPUNode, now_s: float) -> None:
-        """The node's cards changed: other slices, another health, links down."""
+        """Update the GPUs of the node: slices, health, links."""
         before = {card.rows[0].device.uuid: card for card in self._cards if card.rows}
         created = obj.metadata.creationTimestamp
         age_s = max(now_s - timestamp.parse(created).timestamp(), 0.0) if created else 0.0
         self._cards = []
         for device in sorted(obj.status.gpus, key=lambda device: device.index):
-            card = self._card(obj, device, age_s)
+            card = self._build_rows(obj, device, age_s)
             if old := before.get(device.uuid):
                 card.energy_j, card.nvlink_bytes = old.energy_j, old.nvlink_bytes
                 card.power_w, card.read_at_s = old.power_w, old.read_at_s
             self._cards.append(card)
         self.hold(self._holders)
 
-    def _card(self, obj: gpunode.GPUNode, device: gpunode.GPUDevice, age_s: float) -> _Card:
+    def _build_rows(self, obj: gpunode.GPUNode, device: gpunode.GPUDevice, age_s: float) -> _Card:
         model = catalog.find(device.model)
         slices = model.geometry.compute if model.geometry else 1
         rows = [
             _Row(
-                self._identity(obj, device, instance),
+                self._build_labels(obj, device, instance),
                 labels="",
                 memory_mib=instance.memoryMiB,
                 share=int(instance.profile.split("g.")[0]) / slices,
@@ -88,7 +88,7 @@ class NodeMeter:
         ]
         return _Card(
             model=model,
-            rows=rows or [_Row(self._identity(obj, device, None), labels="")],
+            rows=rows or [_Row(self._build_labels(obj, device, None), labels="")],
             is_cut=bool(rows),
             links=device.nvlink.links if device.nvlink else 0,
             has_nvlink=device.nvlink is not None,
@@ -97,7 +97,7 @@ class NodeMeter:
         )
 
     @staticmethod
-    def _identity(
+    def _build_labels(
         obj: gpunode.GPUNode, device: gpunode.GPUDevice, instance: gpunode.MIGInstance | None
     ) -> metrics.Device:
         return metrics.Device(
@@ -112,7 +112,7 @@ class NodeMeter:
         )
 
     def hold(self, holders: Mapping[Unit, Holder]) -> None:
-        """Who has which card from now on."""
+        """Set which container has which GPU."""
         self._holders = holders
         shared: dict[int, list[Holder]] = collections.defaultdict(list)
         for (index, part), sharer in sorted(holders.items(), key=lambda each: -(each[0][1] or 0)):
@@ -130,7 +130,9 @@ class NodeMeter:
 
     @staticmethod
     def _share(card: _Card, holders: Sequence[Holder]) -> bool:
-        """A row for each who shares the card, with what the card does: instruments do not tell them apart."""
+        """Return a row for each pod that shares the GPU, with the values of the GPU: the metrics cannot separate
+        them.
+        """
         device = card.rows[0].device
         if not holders:
             card.rows = card.rows[:1]
@@ -139,7 +141,7 @@ class NodeMeter:
         return True
 
     def rows(self, now_s: float) -> list[metrics.Row]:
-        """Every row of the node, now."""
+        """Return all rows of the node with current values."""
         found: list[metrics.Row] = []
         for card in self._cards:
             uses = [row.holder.use_at(now_s) if row.holder else usage.IDLE for row in card.rows]
@@ -148,7 +150,7 @@ class NodeMeter:
                 if card.is_cut:
                     values = metrics.read_instance_values(reading, how, row.memory_mib)
                 else:
-                    values = metrics.read_gpu_values(reading, how if len(uses) == 1 else _together(card, uses))
+                    values = metrics.read_gpu_values(reading, how if len(uses) == 1 else _combine(card, uses))
                 found.append((row.labels, values))
         return found
 
@@ -157,7 +159,7 @@ class NodeMeter:
         if all(how is usage.IDLE for how in uses):
             read = card.idle = card.idle or sensors.read_sensors(card.model, usage.IDLE, links=card.links)
         else:
-            read = sensors.read_sensors(card.model, _together(card, uses), links=card.links)
+            read = sensors.read_sensors(card.model, _combine(card, uses), links=card.links)
         passed_s = max(now_s - card.read_at_s, 0.0) if card.read_at_s else 0.0
         card.energy_j += passed_s * (card.power_w + read.power_w) / 2
         card.nvlink_bytes += passed_s * read.nvlink_bytes_per_s
@@ -170,14 +172,14 @@ def _owner(holder: Holder | None) -> metrics.Owner | None:
     return None if holder is None else holder.owner
 
 
-def _together(card: _Card, uses: list[usage.Usage]) -> usage.Usage:
-    """What the instances of a card, or those who share it, do to the card as a whole."""
+def _combine(card: _Card, uses: list[usage.Usage]) -> usage.Usage:
+    """Return the combined load of the slices or sharing pods on the GPU."""
     if len(uses) == 1 and not card.is_cut:
         return uses[0]
     parts = [(row.share, how) for row, how in zip(card.rows, uses, strict=True)]
     return usage.Usage(
         util=min(sum(share * how.util for share, how in parts), 1.0),
-        # Of a card that is cut each instance has its own.
+        # On a partitioned GPU each slice has its own.
         memory=0.0 if card.is_cut else min(sum(how.memory for how in uses), 1.0),
         tensor=min(sum(share * how.tensor for share, how in parts), 1.0),
         dram=min(sum(share * how.dram for share, how in parts), 1.0),

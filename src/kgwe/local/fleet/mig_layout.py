@@ -1,8 +1,7 @@
-"""What agent, device plugin and kubelet of a simulated node do about MIG: cut its cards, offer what there is, say who
-has what.
+"""The MIG part of agent, device plugin and kubelet of a simulated node: layouts, advertised devices and holders.
 
-The agent's own cutter does the cutting, on cards that exist only in the GPUNode's status. Nodes with an agent of their
-own (`spec.source` Agent) are cut by it; here only what their Node offers follows.
+The agent's own code changes the layouts, on GPUs that exist only in the GPUNode's status. Nodes with their own agent
+(`spec.source` Agent) are partitioned by it; here only the devices of their Node are updated.
 """
 
 from __future__ import annotations
@@ -29,32 +28,32 @@ if TYPE_CHECKING:
     from kgwe.local.fleet.device_assignment import Grants
     from kgwe.local.fleet.gpupods import GpuPod
 
-# More steps than any cut takes, on all cards of a node.
+# More steps than any layout change needs, on all GPUs of a node.
 _MOST_ROUNDS: Final = 200
 
 
-# --- what the node offers -------------------------------------------------------------------------------
+# --- advertised devices ---------------------------------------------------------------------------------
 
 
 def is_withheld(
     card: gpunode.GPUDevice, instance: gpunode.MIGInstance | None, layout: gpunode.MIGLayout | None
 ) -> bool:
-    """Whether the device plugin keeps it back because it is about to change."""
+    """Return whether the device plugin withholds the GPU because its layout is about to change."""
     if instance is not None:
         return not mig_layouts.is_offered(card, instance, layout)
     return mig_layouts.is_held_back(card, layout, {}, ())
 
 
 def pieces_of(node: core.Node) -> int:
-    """Into how many shares the node divides each card that is whole; 0: it does not."""
+    """Return the number of shares per whole GPU of the node; 0 if GPUs are not shared."""
     said = podspec.int_label(node.metadata.labels, podspec.GPU_REPLICAS_LABEL) or 0
     return said if said >= share.FEWEST else 0
 
 
 def devices(obj: gpunode.GPUNode, shares: int = 0) -> tuple[dict[str, int], dict[str, int]]:
-    """Extended resource -> how many there are, and how many of them can be given; strategy mixed.
+    """Return extended resource -> number of devices and of allocatable devices; strategy mixed.
 
-    `shares`: into how many each whole card is divided; 0: not at all.
+    `shares` is the number of shares per whole GPU; 0 means none.
     """
     layouts = mig_layouts.read_layouts(obj)
     there: dict[str, int] = {amounts.GPU: 0}
@@ -74,25 +73,27 @@ def devices(obj: gpunode.GPUNode, shares: int = 0) -> tuple[dict[str, int], dict
 
 
 def offer(node: core.Node, obj: gpunode.GPUNode) -> tuple[dict[str, str], dict[str, str]] | None:
-    """(capacity, allocatable) as they should be; None when they are, or when slices are offered as plain GPUs."""
+    """Return the correct (capacity, allocatable); None if they are already set, or if slices are advertised as plain
+    GPUs.
+    """
     if node.metadata.labels.get(mig_layouts.STRATEGY_LABEL) == "single":
         return None
     status = node.status
     there, open_ = devices(obj, pieces_of(node))
-    # A resource that was offered once stays, as zero.
+    # A resource that was advertised once stays, with zero devices.
     gone = {name: "0" for name in status.capacity if amounts.is_gpu(name) and name not in there}
     capacity = {**status.capacity, **gone, **{name: str(count) for name, count in there.items()}}
     allocatable = {**status.allocatable, **gone, **{name: str(count) for name, count in open_.items()}}
     return None if (capacity, allocatable) == (status.capacity, status.allocatable) else (capacity, allocatable)
 
 
-# --- who has what ---------------------------------------------------------------------------------------
+# --- holders -------------------------------------------------------------------------------------------
 
 
 def holds(
     obj: gpunode.GPUNode, given: Grants, pods: Mapping[str, GpuPod]
 ) -> tuple[frozenset[str], tuple[gpunode.HeldDevices, ...]]:
-    """(UUIDs that pods have, what the status says of that)."""
+    """Return (UUIDs that pods hold, the status fields for them)."""
     cards = {card.index: card for card in obj.status.gpus}
     starts = {(card.index, each.instanceID): each for card in obj.status.gpus for each in card.mig.instances}
     taken: set[str] = set()
@@ -112,11 +113,11 @@ def holds(
     return frozenset(taken), tuple(sorted(said, key=lambda each: each.pod))
 
 
-# --- cutting --------------------------------------------------------------------------------------------
+# --- layouts --------------------------------------------------------------------------------------------
 
 
 async def apply_layout(obj: gpunode.GPUNode, taken: frozenset[str]) -> gpunode.GPUNodeStatus:
-    """The status when everything that can be done now is done."""
+    """Return the status after all changes that are possible now."""
     driver = _Cards(obj.status)
 
     async def users() -> frozenset[str]:
@@ -135,7 +136,7 @@ async def apply_layout(obj: gpunode.GPUNode, taken: frozenset[str]) -> gpunode.G
 
 
 class _Cards:
-    """A GpuDriver over the status of a GPUNode; the rules are those of the geometry."""
+    """A GpuDriver over the status of a GPUNode, with the MIG rules of the GPU model."""
 
     def __init__(self, status: gpunode.GPUNodeStatus) -> None:
         self._status = status
@@ -162,7 +163,7 @@ class _Cards:
 
     async def set_mig_mode(self, uuid: str, *, enabled: bool) -> bool:
         if self.states[uuid].instances:
-            raise errors.Conflict(f"{uuid} has instances")
+            raise errors.Conflict(f"{uuid} has MIG slices")
         self.states[uuid] = msgspec.structs.replace(self.states[uuid], enabled=enabled)
         return True
 
@@ -192,7 +193,7 @@ class _Cards:
         state = self.states[uuid]
         left = tuple(each for each in state.instances if each.instanceID != instance_id)
         if len(left) == len(state.instances):
-            raise errors.NotFound(f"{uuid} has no instance {instance_id}")
+            raise errors.NotFound(f"{uuid} has no MIG slice {instance_id}")
         self.states[uuid] = msgspec.structs.replace(state, instances=left)
 
     async def close(self) -> None:
@@ -202,5 +203,5 @@ class _Cards:
         product = next(card.model for card in self._status.gpus if card.uuid == uuid)
         geometry = catalog.find(product).geometry
         if geometry is None:
-            raise errors.Permanent(f"a {product} cannot be cut")
+            raise errors.Permanent(f"a {product} does not support MIG")
         return geometry

@@ -1,16 +1,16 @@
-"""A stand-in for `nvidia-cuda-mps-control`: the same commands, files and habits, without a GPU.
+"""A simulated `nvidia-cuda-mps-control` with the same commands, files and behavior, without a GPU.
 
     nvidia-cuda-mps-control -d            daemon in the background; returns when it listens
     nvidia-cuda-mps-control -f            in the foreground
     echo COMMAND | nvidia-cuda-mps-control    one command per line
 
-The daemon lives in CUDA_MPS_PIPE_DIRECTORY and logs to CUDA_MPS_LOG_DIRECTORY. It starts a server process for the first
-client and refuses a second daemon in the same directory. Killing it leaves its files behind, and a socket that was left
-keeps the next from starting. A *client* is a connection that says `client PID`.
+The daemon uses CUDA_MPS_PIPE_DIRECTORY and logs to CUDA_MPS_LOG_DIRECTORY. It starts a server process for the first
+client and refuses a second daemon in the same directory. A killed daemon leaves its files, and its socket prevents the
+next start. A *client* is a connection that sends `client PID`.
 
-`install` puts an executable of the real name into a directory. A file beside it, `NAME.fault`, makes it misbehave:
-`start` (does not come up), `mute` (comes up and never answers), `slow` (takes a second to come up).
-Only the standard library is imported: it is started for every command.
+`install` writes an executable with the real name into a directory. A file `NAME.fault` next to it injects a fault:
+`start` (does not start), `mute` (starts and never responds), `slow` (takes a second to start). Only the standard
+library is imported, because each command starts the program.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_LINE = 4096
 
 
 def install(directory: Path) -> Path:
-    """An executable of the real name; the path of it."""
+    """Write an executable with the real name and return its path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / NAME
     path.write_text(
@@ -45,19 +45,19 @@ def install(directory: Path) -> Path:
 
 
 def misbehave(binary: Path, fault: str) -> None:
-    """`start`, `mute`, `slow`, or nothing to behave again; of daemons started from now on."""
+    """Inject `start`, `mute` or `slow`, or clear the fault; affects daemons started afterwards."""
     Path(f"{binary}.fault").write_text(fault)
 
 
 def connect(pipe_directory: Path, pid: int) -> socket.socket:
-    """A client: connected for as long as the socket is open."""
+    """Connect as a client until the socket is closed."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.settimeout(_TIMEOUT_S)
     client.connect(str(pipe_directory / "control"))
     client.sendall(f"client {pid}\n".encode())
     if client.recv(16) != b"ok\n":
         client.close()
-        raise ConnectionRefusedError("the daemon did not take the client")
+        raise ConnectionRefusedError("the daemon did not accept the client")
     return client
 
 
@@ -79,7 +79,7 @@ class _Daemon:
         self._listener.listen(64)
         self._selector.register(self._listener, selectors.EVENT_READ)
         (self._pipe / f"{NAME}.pid").write_text(f"{os.getpid()}\n")
-        self._say(f"Starting control daemon using socket {self._pipe / 'control'}")
+        self._write_log(f"Starting control daemon using socket {self._pipe / 'control'}")
 
     def serve(self) -> NoReturn:
         while True:
@@ -88,9 +88,9 @@ class _Daemon:
                     session, _ = self._listener.accept()
                     self._selector.register(session, selectors.EVENT_READ)
                 elif isinstance(key.fileobj, socket.socket):
-                    self._hear(key.fileobj)
+                    self._on_readable(key.fileobj)
 
-    def _hear(self, session: socket.socket) -> None:
+    def _on_readable(self, session: socket.socket) -> None:
         try:
             heard = session.recv(_MAX_LINE).decode(errors="replace")
         except OSError:
@@ -118,7 +118,7 @@ class _Daemon:
         if self._server is None:
             self._server = self._start_server()
         self._clients[session] = pid
-        self._say(f"NEW CLIENT {pid}")
+        self._write_log(f"NEW CLIENT {pid}")
         with contextlib.suppress(OSError):
             session.sendall(b"ok\n")
 
@@ -131,7 +131,7 @@ class _Daemon:
             while os.getppid() == parent:
                 time.sleep(0.05)
             os._exit(0)
-        self._say(f"Starting new server {pid}")
+        self._write_log(f"Starting new server {pid}")
         return pid
 
     def _answer(self, word: str, rest: list[str]) -> str:
@@ -158,22 +158,22 @@ class _Daemon:
         if self._server is not None:
             os.kill(self._server, signal.SIGKILL)
             os.waitpid(self._server, 0)
-        self._say("Exit")
+        self._write_log("Exit")
         for name in ("control", f"{NAME}.pid"):
             (self._pipe / name).unlink(missing_ok=True)
         os._exit(0)
 
-    def _say(self, text: str) -> None:
+    def _write_log(self, text: str) -> None:
         with (self._log / "control.log").open("a") as file:
             file.write(f"[Control {os.getpid():5}] {text}\n")
 
 
-def _daemon(*, background: bool) -> int:  # noqa: RET503 - serving never returns
+def _run_daemon(*, background: bool) -> int:  # noqa: RET503 - serving never returns
     pipe, log = (Path(os.environ[f"CUDA_MPS_{name}_DIRECTORY"]) for name in ("PIPE", "LOG"))
     if os.environ.get(_FAULT) == "start":
         sys.stderr.write("Cannot access the device\n")
         return 1
-    if _command("get_server_list") is not None:
+    if _send_command("get_server_list") is not None:
         sys.stderr.write("An instance of this daemon is already running\n")
         return 1
     ready, told = os.pipe()
@@ -190,7 +190,7 @@ def _daemon(*, background: bool) -> int:  # noqa: RET503 - serving never returns
     except OSError as exc:
         sys.stderr.write(f"Failed to bind to socket: {exc.strerror}\n")
         os._exit(1)
-    # Everything that was inherited goes, so that no process waits for the daemon's end by accident.
+    # Close all inherited files, so that no process waits for the daemon's end by accident.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nowhere, fd)
@@ -202,8 +202,8 @@ def _daemon(*, background: bool) -> int:  # noqa: RET503 - serving never returns
 # --- a command ------------------------------------------------------------------------------------------
 
 
-def _command(line: str) -> str | None:
-    """What the daemon answers; None: there is none."""
+def _send_command(line: str) -> str | None:
+    """Send a command to the daemon and return its response; None if there is no daemon."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as session:
         session.settimeout(_TIMEOUT_S)
         try:
@@ -221,9 +221,9 @@ def _command(line: str) -> str | None:
 
 def main(arguments: list[str]) -> int:
     if arguments in (["-d"], ["-f"]):
-        return _daemon(background=arguments == ["-d"])
+        return _run_daemon(background=arguments == ["-d"])
     for line in sys.stdin:
-        answer = _command(line.strip())
+        answer = _send_command(line.strip())
         if answer is None:
             sys.stderr.write("Cannot find MPS control daemon process\n")
             return 1

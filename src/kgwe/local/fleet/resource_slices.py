@@ -1,4 +1,4 @@
-"""ResourceSlices of a simulated node as NVIDIA's DRA driver would publish them, and their DeviceClasses."""
+"""ResourceSlices of a simulated node as NVIDIA's DRA driver publishes them, and their DeviceClasses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLASSES: Final = {GPU_CLASS: "gpu", MIG_CLASS: "mig"}
 
 
 async def apply_device_classes(client: KubeClient) -> None:
-    """The classes that come with the driver; those that are there stay as they are."""
+    """Create the DeviceClasses of the driver; existing ones stay unchanged."""
     for name, kind in _CLASSES.items():
         expression = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == '{kind}'"
         body = {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
@@ -34,7 +34,7 @@ async def apply_device_classes(client: KubeClient) -> None:
 
 
 async def apply_slices(client: KubeClient, gpu_node: GPUNode | None, old: ResourceSlice | None) -> bool:
-    """Have the node's slice say what the node has now, or (None) be gone; returns whether anything was written."""
+    """Update or (None) delete the node's ResourceSlice; return whether it was written."""
     if gpu_node is None:
         if old is not None:
             with contextlib.suppress(errors.NotFound):
@@ -54,26 +54,26 @@ async def apply_slices(client: KubeClient, gpu_node: GPUNode | None, old: Resour
 
 
 async def refresh(client: KubeClient, gpu_node: GPUNode) -> None:
-    """Where the node's cards are published as a slice, have it say what the node has now."""
+    """Update the node's ResourceSlice if it has one."""
     with contextlib.suppress(errors.NotFound):
-        there = await client.get(resources.RESOURCE_SLICE, _name(gpu_node))
+        there = await client.get(resources.RESOURCE_SLICE, _format_name(gpu_node))
         await apply_slices(client, gpu_node, there)
 
 
-def _name(gpu_node: GPUNode) -> str:
+def _format_name(gpu_node: GPUNode) -> str:
     return f"{gpu_node.metadata.name}-gpu"
 
 
 def manifest(gpu_node: GPUNode, generation: int = 1) -> dict[str, Any]:
-    """One object tells of all cards of a node: a slice has room for 128 devices, a node for fewer.
+    """Return one ResourceSlice with all GPUs of a node: it holds 128 devices, more than a node has.
 
-    As the driver does it, cards that are out of service are left out.
+    Like the driver, it leaves out GPUs that are out of service.
     """
     name = gpu_node.metadata.name
     cards = [card for card in gpu_node.status.gpus if health.is_in_service(card.health.state)]
     return {
         "metadata": {
-            "name": _name(gpu_node),
+            "name": _format_name(gpu_node),
             "labels": {inventory.FLEET_LABEL: gpu_node.metadata.labels.get(inventory.FLEET_LABEL, "")},
             "ownerReferences": [
                 {"apiVersion": each.apiVersion, "kind": each.kind, "name": each.name, "uid": each.uid}
@@ -90,20 +90,20 @@ def manifest(gpu_node: GPUNode, generation: int = 1) -> dict[str, Any]:
 
 
 def _devices(card: GPUDevice, gpu_node: GPUNode) -> list[dict[str, Any]]:
-    driver = _version(gpu_node.status.driverVersion)
+    driver = _format_version(gpu_node.status.driverVersion)
     common = {
         "productName": {"string": card.model},
         "brand": {"string": "Nvidia"},
         "architecture": {"string": card.architecture},
-        "cudaComputeCapability": {"version": _version(card.computeCapability)},
+        "cudaComputeCapability": {"version": _format_version(card.computeCapability)},
         "driverVersion": {"version": driver},
-        "cudaDriverVersion": {"version": _version(gpu_node.status.cudaVersion)},
+        "cudaDriverVersion": {"version": _format_version(gpu_node.status.cudaVersion)},
     }
     if card.pcie is not None and card.pcie.busID:
         common["pcieBusID"] = {"string": card.pcie.busID}
     if not card.mig.enabled:
         attributes = {"type": {"string": "gpu"}, "uuid": {"string": card.uuid}, **common}
-        return [_device(f"gpu-{card.index}", attributes, {"memory": _memory(card.memoryMiB)})]
+        return [_device(f"gpu-{card.index}", attributes, {"memory": _format_memory(card.memoryMiB)})]
     found = []
     for each in card.mig.instances:
         attributes = {
@@ -115,7 +115,7 @@ def _devices(card: GPUDevice, gpu_node: GPUNode) -> list[dict[str, Any]]:
         }
         places = {f"memorySlice{number}": "1" for number in range(each.start, each.start + each.size)}
         name = f"gpu-{card.index}-mig-{each.instanceID}-{each.start}-{each.size}"
-        found.append(_device(name, attributes, {"memory": _memory(each.memoryMiB), **places}))
+        found.append(_device(name, attributes, {"memory": _format_memory(each.memoryMiB), **places}))
     return found
 
 
@@ -127,12 +127,12 @@ def _device(name: str, attributes: Mapping[str, Any], capacity: Mapping[str, str
     }
 
 
-def _memory(mib: int) -> str:
-    """As the API server would write it."""
+def _format_memory(mib: int) -> str:
+    """Return the amount as the API server formats it."""
     return quantity.format_bytes(mib << 20)
 
 
-def _version(text: str) -> str:
-    """As semantic versions are written: three numbers without leading zeros."""
+def _format_version(text: str) -> str:
+    """Return a semantic version: three numbers without leading zeros."""
     numbers = [str(int(part)) for part in text.split(".") if part.isdecimal()][:3]
     return ".".join([*numbers, *("0" for _ in range(3 - len(numbers)))])

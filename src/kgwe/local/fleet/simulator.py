@@ -1,9 +1,8 @@
-"""What simulated nodes do by themselves: use and cut their cards, run out of memory, be taken back.
+"""The behavior of simulated nodes: GPU usage, MIG layouts, out-of-memory failures and reclaimed spot nodes.
 
-One process for the whole fleet. It watches nodes, GPUNodes and pods, deals the cards of each node to its pods,
-and acts when a time comes: a pod whose use profile says so fails for lack of memory, a spot node whose notice has
-run out disappears. Everything it must not forget lies in API objects, except who got which card: that it keeps
-in a small file, if given one.
+One process simulates the whole fleet. It watches nodes, GPUNodes and pods, assigns the GPUs of each node to its pods,
+and acts at deadlines: a pod fails when its usage profile says so, and a reclaimed spot node disappears. All state is
+in API objects, except the assignment of GPUs, which is kept in a small file if one is given.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# A deadline that could not be met (the API server was away) is tried again after this long.
+# Retry a missed deadline (the API server was unavailable) after this time.
 _RETRY_S: Final = 2.0
-# Several changes at once are one round.
+# Changes within this time are handled together.
 _GATHER_S: Final = 0.05
 
 _Remembered = dict[str, list[tuple[str, int, int | None]]]
 
 
 class Simulator:
-    """The state of every simulated node. `clock` gives seconds since 1970."""
+    """The state of all simulated nodes. `clock` gives seconds since 1970."""
 
     def __init__(
         self, client: KubeClient, *, memory: Path | None = None, clock: Callable[[], float] = time.time
@@ -64,7 +63,7 @@ class Simulator:
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
         self._due: dict[str, dict[str, float]] = {}  # node -> uid of a pod, or "" for the node itself -> time
-        self._unreported: set[str] = set()  # nodes whose cards may differ from what the API says of them
+        self._unreported: set[str] = set()  # nodes whose GPUs may differ from their API objects
         self._unwritten = False
         self._warned: set[str] = set()
         self._nodes.on_change(self._on_node)
@@ -110,14 +109,14 @@ class Simulator:
     # --- deciding ---------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Bring cards and deadlines of every node that changed up to date."""
+        """Update GPUs and deadlines of each changed node."""
         if not self._pods.has_synced or not self._nodes.has_synced or not self._gpu_nodes.has_synced:
-            return  # half a picture would deal cards that are taken
+            return  # with incomplete data, GPUs in use would be assigned again
         changed, self._changed = self._changed, set()
         for name in changed:
             self._settle_node(name)
         if self._unwritten:
-            self._keep()
+            self._write_assignments()
             self._unwritten = False
 
     def _settle_node(self, name: str) -> None:
@@ -143,7 +142,7 @@ class Simulator:
             self._pods_on.pop(name, None)
 
     def _plan(self, node: core.Node, pods: dict[str, gpupods.GpuPod]) -> dict[str, float]:
-        """What will happen on this node, and when."""
+        """Return the next events of this node and their times."""
         due: dict[str, float] = {}
         if deadline := faults.spot_deadline(node):
             due[""] = deadline.timestamp()
@@ -164,7 +163,7 @@ class Simulator:
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Watch without acting while the context is open; entered once everything there is has been seen."""
+        """Watch without acting while the context is open; enter it after the first complete list."""
         watches = (self._nodes, self._gpu_nodes, self._pods)
         tasks = [asyncio.create_task(watch.run()) for watch in watches]
         try:
@@ -200,7 +199,7 @@ class Simulator:
             await asyncio.sleep(_GATHER_S)
 
     async def _run_actions(self, name: str, uid: str) -> None:
-        """The time of a node or of one of its pods has come."""
+        """Act on a deadline of a node or of one of its pods."""
         due = self._due.get(name, {})
         try:
             if uid:
@@ -212,11 +211,11 @@ class Simulator:
             due[uid] = self._clock() + _RETRY_S
             return
         except (KeyError, errors.NotFound, errors.Conflict):
-            pass  # gone meanwhile
+            pass  # deleted meanwhile
         due.pop(uid, None)
 
     async def _report(self, name: str) -> None:
-        """Cut what is to be cut, and let the Node offer what there is."""
+        """Apply pending MIG layouts, and update the devices of the Node."""
         self._unreported.discard(name)
         node, obj = self._nodes.store.get(name), self._gpu_nodes.store.get(name)
         if node is None or obj is None or faults.is_down(node):
@@ -226,26 +225,26 @@ class Simulator:
                 taken, held = mig_layout.holds(obj, self._held.get(name, {}), self._pods_on.get(name, {}))
                 status = msgspec.structs.replace(await mig_layout.apply_layout(obj, taken), held=held)
                 if status != obj.status:
-                    # With its version: a fault that was injected meanwhile is not written over.
+                    # The resource version prevents overwriting a fault that was injected meanwhile.
                     body = msgspec.structs.replace(obj, status=status).manifest()
                     await self._client.replace(resources.GPU_NODE, name, body, subresource="status")
-                    return  # the Node follows when the watch shows it
+                    return  # the Node is updated after the watch shows the change
             if (devices := mig_layout.offer(node, obj)) is not None:
                 await apply.patch_devices(self._client, name, node, *devices)
                 await resource_slices.refresh(self._client, obj)
         except (errors.NotFound, errors.Conflict):
-            return  # gone, or changed: the watch tells
+            return  # deleted or changed: the watch delivers it
         except errors.Transient as exc:
-            log.warning("cards_not_reported", node=name, error=str(exc))
+            log.warning("node_devices_not_written", node=name, error=str(exc))
             self._touch(name)
 
     async def _take_back(self, node: core.Node) -> None:
         await faults.clear_spot_notice(self._client, node)
-        log.info("spot_node_taken_back", node=node.metadata.name)
+        log.info("spot_node_reclaimed", node=node.metadata.name)
 
     async def _fail(self, pod: gpupods.GpuPod) -> None:
         now = dt.datetime.fromtimestamp(self._clock(), dt.UTC)
-        # The uid makes sure that a namesake created meanwhile is not hit.
+        # The uid ensures that a new pod with the same name is not affected.
         body = {"metadata": {"uid": pod.metadata.uid}, **gpupods.oom_patch(pod, now)}
         await self._client.patch(
             gpupods.GPU_PODS,
@@ -257,7 +256,7 @@ class Simulator:
         )
         log.info("pod_out_of_memory", pod=pod.metadata.key, node=pod.spec.node_name)
 
-    # --- remembering ------------------------------------------------------------------------------------
+    # --- assignments ------------------------------------------------------------------------------------
 
     def _cancel_action(self) -> dict[str, tuple[device_assignment.Grant, ...]]:
         if self._memory is None:
@@ -267,14 +266,14 @@ class Simulator:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.MsgspecError) as exc:
-            log.warning("card_memory_unreadable", path=str(self._memory), error=str(exc))
+            log.warning("assignment_file_unreadable", path=str(self._memory), error=str(exc))
             return {}
         return {
             uid: tuple(device_assignment.Grant(container, (card, instance)) for container, card, instance in grants)
             for uid, grants in stored.items()
         }
 
-    def _keep(self) -> None:
+    def _write_assignments(self) -> None:
         if self._memory is None:
             return
         stored: _Remembered = {
@@ -287,12 +286,12 @@ class Simulator:
             fresh.write_bytes(msgspec.json.encode(stored))
             os.replace(fresh, self._memory)  # noqa: PTH105 - atomic, and says so
         except OSError as exc:
-            log.warning("card_memory_not_written", path=str(self._memory), error=str(exc))
+            log.warning("assignment_file_not_written", path=str(self._memory), error=str(exc))
 
-    # --- telling ----------------------------------------------------------------------------------------
+    # --- metrics ----------------------------------------------------------------------------------------
 
     def answers(self, name: str) -> bool:
-        """Whether the exporter on this node would answer: it exists and is not down."""
+        """Return whether the exporter on this node would respond: the node exists and is not down."""
         node = self._nodes.store.get(name)
         return node is not None and name in self._meters and not faults.is_down(node)
 
@@ -304,7 +303,7 @@ class Simulator:
         return {} if node is None else node.metadata.labels
 
     def rows(self, names: list[str]) -> list[metrics.Row]:
-        """The metrics of these nodes now; nodes that do not answer are left out."""
+        """Return the current metrics of these nodes, without nodes that are down."""
         self.settle()
         now = self._clock()
         return [row for name in names if self.answers(name) for row in self._meters[name].rows(now)]

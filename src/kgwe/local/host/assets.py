@@ -1,4 +1,4 @@
-"""Files that come with KGWE: from the checkout when there is one, else from inside the installed package."""
+"""Files shipped with KGWE: from the checkout if there is one, else from the installed package."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _ROOTS = (_HERE.parents[3], _HERE.parent / "assets")
 
 
 def path(name: str) -> Path:
-    """The file or directory `name`, such as `deploy/rbac.yaml`."""
+    """Return the file or directory `name`, such as `deploy/rbac.yaml`."""
     for root in _ROOTS:
         if (root / name).exists():
             return root / name
-    raise errors.Permanent(f"{name} is missing from this installation: install KGWE again")
+    raise errors.Permanent(f"{name} is missing from this installation; reinstall KGWE")

@@ -1,6 +1,6 @@
-"""A lock between processes: a file that says who holds it.
+"""A lock between processes: a file that names its holder.
 
-flock, not the existence of a file: the kernel lets go when the holder dies, however it dies.
+It uses flock, not the existence of a file: the kernel releases the lock when the holder dies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Lock:
 
     @contextmanager
     def held(self, *, timeout_s: float, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-        """Hold the lock, waiting for its holder; `waiting` is called once with the holder."""
+        """Hold the lock, waiting if necessary; `waiting` is called once with the holder."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = self._acquire(time.monotonic() + timeout_s, waiting)
         try:
@@ -47,10 +47,10 @@ class Lock:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holder = _holder(descriptor)
+                holder = _describe_holder(descriptor)
                 os.close(descriptor)
                 if time.monotonic() >= deadline:
-                    raise Transient(f"{self._purpose}: gave up waiting for {holder} (lock {self._path})") from None
+                    raise Transient(f"{self._purpose}: timed out waiting for {holder} (lock {self._path})") from None
                 if waiting is not None:
                     waiting(f"waiting for {holder}")
                     waiting = None
@@ -61,13 +61,13 @@ class Lock:
             os.close(descriptor)
 
     def _is_current(self, descriptor: int) -> bool:
-        """Whether the file we locked is still the one that others will open."""
+        """Return whether other processes will open the same file that we locked."""
         try:
             return os.path.samestat(os.fstat(descriptor), self._path.stat())
         except FileNotFoundError:
             return False
 
 
-def _holder(descriptor: int) -> str:
+def _describe_holder(descriptor: int) -> str:
     pid, _, purpose = os.pread(descriptor, 200, 0).decode(errors="replace").strip().partition(" ")
     return f"process {pid}, {purpose}" if pid else "another process"

@@ -1,8 +1,7 @@
 """Free ports on loopback.
 
-Another process may take a port between its choice and its use. Two things keep that rare: ports come from below the
-range that the kernel uses for outgoing connections, and ports that other clusters recorded are left to them even while
-they are stopped.
+Another process may take a port between its choice and its use. Two rules keep that rare: ports are below the kernel's
+range for outgoing connections, and ports recorded by other clusters stay reserved while those are stopped.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 LOOPBACK = "127.0.0.1"
-# Linux hands out 32768-60999 for outgoing connections unless told otherwise.
+# Linux uses 32768-60999 for outgoing connections by default.
 _FIRST, _LAST = 20000, 32767
 _TRIES = 2000
 
 
 def is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As the servers do: a port whose last connection is still in TIME_WAIT counts as free.
+        # Like the servers do: a port whose last connection is in TIME_WAIT counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -43,7 +42,7 @@ def allocate(
     avoid: Collection[int] = (),
     seed: int | None = None,
 ) -> dict[str, int]:
-    """One free port per purpose: the preferred one while it is free, else any."""
+    """Return one free port per purpose: the preferred one if it is free, else any."""
     chosen: dict[str, int] = {}
     rng = random.Random(seed)  # noqa: S311 -- spreads load, keeps no secret
     for purpose in purposes:

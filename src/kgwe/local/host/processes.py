@@ -1,14 +1,14 @@
-"""Processes that outlive us, and how never to touch any other.
+"""Processes that outlive this command, and safe identification of them.
 
-A component is started in a session of its own (Ctrl-C at our terminal must not reach it), with its output in a log
-file, and marked in its environment with the cluster it belongs to. A process is recognised by what cannot be had by
-accident:
+A component runs in its own session (Ctrl-C at our terminal must not reach it), with its output in a log file, and with
+its cluster in an environment variable. A process is identified by:
 
-    its pid, its start time since boot and the boot itself    a recycled pid starts later, a reboot starts over
+    its pid, its start time since boot and the boot itself    a reused pid has a later start time, a reboot another
+    boot id
     the mark in its environment                               found again even if the PID was not recorded
 
-Signals are sent through a pidfd opened before the check, so the process that was checked is the one that is signalled.
-Linux only, like the control plane itself.
+Signals go through a pidfd that is opened before the check, so exactly the checked process gets the signal. Linux only,
+like the control plane itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
-    """A process as written down: enough to recognise it, or to start it again."""
+    """A recorded process: enough to identify it, or to start it again."""
 
     name: str
     pid: int
@@ -64,7 +64,7 @@ def spawn(
     log.parent.mkdir(parents=True, exist_ok=True)
     mark = mark_of(owner, name)
     environment = {**os.environ, **(env or {}), MARK: mark}
-    # posix_spawn and not subprocess: we do not wait for the child, and a Popen object insists on being waited for.
+    # posix_spawn instead of subprocess: we do not wait for the child, but a Popen object requires it.
     pid = os.posix_spawn(
         argv[0],
         list(argv),
@@ -79,7 +79,7 @@ def spawn(
         setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE],
     )
     _await_mark(pid, mark)
-    # Unreaped, the child keeps its pid even if it died already, so its start time can always be read.
+    # The unreaped child keeps its pid even if it has exited, so its start time can be read.
     return ProcessRecord(
         name=name,
         pid=pid,
@@ -93,11 +93,11 @@ def spawn(
 
 
 def _await_mark(pid: int, mark: str) -> None:
-    """Wait until the new program's environment can be seen: the kernel lets us go on a moment before that."""
+    """Wait until the environment of the new program is visible, which is a moment after posix_spawn returns."""
     deadline = time.monotonic() + _SPAWN_TIMEOUT_S
-    while _mark(pid) != mark.encode(errors="surrogateescape") and _running(pid):
+    while _read_mark(pid) != mark.encode(errors="surrogateescape") and _running(pid):
         if time.monotonic() > deadline:
-            raise InvariantBroken(f"process {pid} does not carry the mark it was started with")
+            raise InvariantBroken(f"process {pid} does not have its mark in the environment")
         time.sleep(0.001)
 
 
@@ -106,19 +106,19 @@ def mark_of(owner: Path, name: str) -> str:
 
 
 def is_alive(record: ProcessRecord) -> bool:
-    """Whether this very process runs (not another one under its pid, not a zombie)."""
+    """Return whether exactly this process runs (not another one with its pid, not a zombie)."""
     _reap(record)
     return _matches(record)
 
 
 def find_marked(owner: Path) -> list[ProcessRecord]:
-    """Processes of a cluster by the mark in their environment, even if they were not recorded."""
+    """Return the processes of a cluster by the mark in their environment, even if they were not recorded."""
     found = []
     prefix = f"{owner}#".encode()
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
-        mark = _mark(int(entry.name))
+        mark = _read_mark(int(entry.name))
         if mark is None or not mark.startswith(prefix):
             continue
         pid = int(entry.name)
@@ -127,20 +127,20 @@ def find_marked(owner: Path) -> list[ProcessRecord]:
             continue
         text = mark.decode(errors="surrogateescape")
         name = text.rpartition("#")[2]
-        found.append(ProcessRecord(name, pid, ticks, boot_id(), _argv(pid), "", text))
+        found.append(ProcessRecord(name, pid, ticks, boot_id(), _read_argv(pid), "", text))
     return found
 
 
 def terminate(records: Sequence[ProcessRecord], *, grace_s: float) -> list[ProcessRecord]:
-    """Ask all to stop, wait together, then kill the rest; return those that had to be killed."""
+    """Send SIGTERM to all, wait, then kill the rest; return those that had to be killed."""
     killed = []
-    with _handles(records) as handles:
+    with _open_pidfds(records) as handles:
         for _, fd in handles:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fd, signal.SIGTERM)
         _await_exit([fd for _, fd in handles], grace_s)
         for record, fd in handles:
-            if not _exited(fd):
+            if not _has_exited(fd):
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(fd, signal.SIGKILL)
                 killed.append(record)
@@ -151,8 +151,8 @@ def terminate(records: Sequence[ProcessRecord], *, grace_s: float) -> list[Proce
 
 
 def kill(record: ProcessRecord, *, timeout_s: float = 10.0) -> bool:
-    """SIGKILL and wait until it is gone; False if it was not running."""
-    with _handles([record]) as handles:
+    """Send SIGKILL and wait until the process has ended; return False if it was not running."""
+    with _open_pidfds([record]) as handles:
         for _, fd in handles:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
@@ -163,7 +163,7 @@ def kill(record: ProcessRecord, *, timeout_s: float = 10.0) -> bool:
 
 def await_any_exit(records: Sequence[ProcessRecord], timeout_s: float) -> None:
     """Return when one of the processes has ended, or after the timeout."""
-    with _handles(records) as handles:
+    with _open_pidfds(records) as handles:
         if len(handles) < len(records):
             return
         poll = select.poll()
@@ -173,10 +173,10 @@ def await_any_exit(records: Sequence[ProcessRecord], timeout_s: float) -> None:
 
 
 def usage(record: ProcessRecord) -> Usage | None:
-    """What the process uses now; None when it is gone."""
+    """Return the current resource usage of the process; None if it does not exist."""
     if not is_alive(record):
         return None
-    fields = _stat(record.pid)
+    fields = _read_stat(record.pid)
     if fields is None:
         return None
     uptime_s = float((_PROC / "uptime").read_text().split()[0])
@@ -192,7 +192,7 @@ def boot_id() -> str:
 
 
 @contextmanager
-def _handles(records: Sequence[ProcessRecord]) -> Iterator[list[tuple[ProcessRecord, int]]]:
+def _open_pidfds(records: Sequence[ProcessRecord]) -> Iterator[list[tuple[ProcessRecord, int]]]:
     handles: list[tuple[ProcessRecord, int]] = []
     try:
         for record in records:
@@ -200,7 +200,7 @@ def _handles(records: Sequence[ProcessRecord]) -> Iterator[list[tuple[ProcessRec
                 fd = os.pidfd_open(record.pid)
             except ProcessLookupError:
                 continue
-            # The check comes after opening: from here on the descriptor stands for the process that was checked.
+            # The check follows the opening, so the descriptor refers to the checked process.
             if _matches(record):
                 handles.append((record, fd))
             else:
@@ -216,7 +216,7 @@ def _matches(record: ProcessRecord) -> bool:
         record.boot == boot_id()
         and _start_ticks(record.pid) == record.start_ticks
         and _running(record.pid)
-        and _mark(record.pid) == record.mark.encode(errors="surrogateescape")
+        and _read_mark(record.pid) == record.mark.encode(errors="surrogateescape")
     )
 
 
@@ -228,49 +228,49 @@ def _await_exit(fds: Sequence[int], timeout_s: float) -> None:
         poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
 
 
-def _exited(fd: int) -> bool:
+def _has_exited(fd: int) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _reap(record: ProcessRecord) -> None:
-    # Only a child of ours leaves a zombie that we must collect; for others we get ECHILD. The start time is
-    # checked because another child of this program may have got the pid since, and its exit status is not ours.
+    # Only our own children leave zombies to reap; for others we get ECHILD. The start time is checked because another
+    # child may have the pid by now, and its exit status is not ours.
     if record.boot == boot_id() and _start_ticks(record.pid) == record.start_ticks:
         with suppress(ChildProcessError):
             os.waitpid(record.pid, os.WNOHANG)
 
 
-def _stat(pid: int) -> list[str] | None:
+def _read_stat(pid: int) -> list[str] | None:
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The command may contain spaces and brackets; everything after the last bracket is plain.
+    # The command may contain spaces and brackets; the fields after the last bracket do not.
     return text.rpartition(")")[2].split()
 
 
 def _start_ticks(pid: int) -> int | None:
-    fields = _stat(pid)
+    fields = _read_stat(pid)
     return None if fields is None else int(fields[_START_TIME_FIELD])
 
 
 def _running(pid: int) -> bool:
-    fields = _stat(pid)
+    fields = _read_stat(pid)
     return fields is not None and fields[0] not in {"Z", "X"}
 
 
-def _mark(pid: int) -> bytes | None:
+def _read_mark(pid: int) -> bytes | None:
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
-        return None  # gone, or of another user
+        return None  # exited, or of another user
     prefix = f"{MARK}=".encode()
     return next((line[len(prefix) :] for line in environment.split(b"\0") if line.startswith(prefix)), None)
 
 
-def _argv(pid: int) -> tuple[str, ...]:
+def _read_argv(pid: int) -> tuple[str, ...]:
     try:
         data = (_PROC / str(pid) / "cmdline").read_bytes()
     except OSError:

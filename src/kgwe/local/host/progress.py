@@ -1,8 +1,7 @@
 """Progress messages for the terminal.
 
-A `Progress` receives steps and shows them in its own way: not at all (`Silent`), one line per change
-(`Lines`, for logs and pipes), or a spinner with a clock (`Terminal`). Steps may nest in time but not in meaning: at
-most one is open.
+A `Progress` shows steps: not at all (`Silent`), one line per change (`Lines`, for logs and pipes), or a spinner with
+the elapsed time (`Terminal`). At most one step is open at a time.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-# How often a line is repeated in a log while nothing but the detail changes.
+# Seconds between two lines of a log while only the detail changes.
 _REPEAT_S = 15.0
 
 
 class Step(Protocol):
     def update(self, detail: str) -> None:
-        """Say what the step is busy with."""
+        """Set the detail of the step."""
 
 
 class Progress(Protocol):
@@ -30,11 +29,11 @@ class Progress(Protocol):
         """Open a step; leaving the context closes it."""
 
     def note(self, text: str) -> None:
-        """Say something worth a line of its own."""
+        """Print a separate line."""
 
 
 class Silent:
-    """Says nothing."""
+    """Shows nothing."""
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
@@ -42,10 +41,10 @@ class Silent:
         yield self
 
     def update(self, detail: str) -> None:
-        """Keep it to oneself."""
+        """Ignore the detail."""
 
     def note(self, text: str) -> None:
-        """Keep it to oneself."""
+        """Ignore the note."""
 
 
 class _LineStep:
@@ -62,7 +61,7 @@ class _LineStep:
 
 
 class Lines:
-    """One plain line when a step starts and ends, and one now and then while it lasts."""
+    """Prints a line when a step starts and ends, and one from time to time while it runs."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -79,7 +78,7 @@ class Lines:
 
 
 class Terminal:
-    """A spinner with a clock, replaced by one line when the step is over."""
+    """Shows a spinner with the elapsed time, replaced by one line at the end of the step."""
 
     def __init__(self) -> None:
         from rich.console import Console  # noqa: PLC0415 -- rich costs 50 ms that a script should not pay
@@ -113,6 +112,6 @@ class Terminal:
 
 
 def for_stream(stream: TextIO | None = None) -> Progress:
-    """The progress display that suits the stream."""
+    """Return the progress display for the stream."""
     stream = stream or sys.stderr
     return Terminal() if stream is sys.stderr and stream.isatty() else Lines(stream)

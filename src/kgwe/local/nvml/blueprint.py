@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kgwe.model.gpu.topology import Wiring
     from kgwe.model.simfleet.inventory import FleetGpu, FleetNode
 
-# Numbers below are NVML's own.
+# The numbers below are NVML's.
 _ARCHITECTURES: Final = {
     Architecture.VOLTA: 5,
     Architecture.TURING: 6,
@@ -34,7 +34,7 @@ _ANCESTORS: Final = {
 }
 _PEERS_OK, _PEERS_NOT_SUPPORTED = 0, 5
 _LINK_TO_GPU, _LINK_TO_SWITCH = 0, 2
-# By generation: NVML's number, and MB/s over the wire (25 and 50 GB/s of data).
+# By generation: NVML's number, and MB/s on the wire (25 and 50 GB/s of data).
 _LINK_VERSIONS: Final = {2: 2, 3: 4, 4: 6, 5: 7}
 _LINK_MBPS: Final = {2: 25_781, 3: 25_781, 4: 26_562, 5: 53_125}
 _NO_BUS: Final = "FFFFFFFF:FFFF:FF.0"
@@ -43,7 +43,7 @@ _IDLE: Final = 1
 
 _MEDIA: Final = {"+me": 1, "+me.all": 2, "-me": 3}
 
-# (compute slices, suffix) -> the number of the profile; a 1g with the memory of two is apart.
+# (compute slices, suffix) -> the number of the profile; a 1g with double memory has its own.
 _PROFILE_NUMBERS: Final = {
     (1, ""): 0,
     (2, ""): 1,
@@ -62,7 +62,7 @@ _PROFILE_NUMBERS: Final = {
 }
 _WIDE_SINGLE: Final = 9
 
-# The id a driver gives a profile, by units of the card and number of the profile; others get made-up ones.
+# The id of a profile in a driver, by units of the GPU and number of the profile; others get invented ids.
 _PROFILE_IDS: Final = {
     8: {0: 19, 1: 14, 2: 9, 3: 5, 4: 0, 7: 20, 9: 15},
     4: {0: 14, 1: 5, 3: 0, 7: 21, 8: 6},
@@ -73,7 +73,7 @@ _NVSWITCHES: Final = 4
 
 
 def draw(out: state.State, node: FleetNode) -> None:
-    """Write the machine into an empty state; the lock and the heading are the caller's."""
+    """Write the machine into an empty state; the caller holds the lock and writes the header."""
     machine, geometry = node.machine, node.model.geometry
     out.gpu_count = len(node.gpus)
     out.driver_version = machine.driver.encode()
@@ -92,14 +92,14 @@ def draw(out: state.State, node: FleetNode) -> None:
 
 
 def nvswitches(node: FleetNode) -> list[str]:
-    """Bus ids of the NVSwitches in the box; those in trays of their own are no PCI devices of this machine."""
+    """Return the bus ids of the NVSwitches in the machine; those in separate trays are not its PCI devices."""
     if node.machine.domain or not node.machine.wiring.switch_links:
         return []
     return [f"00000000:F{i}:00.0" for i in range(_NVSWITCHES)]
 
 
 def profile_number(geometry: mig.Geometry, profile: mig.Profile) -> int:
-    """NVML's number of a profile (NVML_GPU_INSTANCE_PROFILE_…)."""
+    """Return NVML's number of a profile (NVML_GPU_INSTANCE_PROFILE_…)."""
     narrower = (p for p in geometry.profiles.values() if p.is_plain and p.compute == profile.compute)
     if profile.is_plain and any(other.units < profile.units for other in narrower):
         return _WIDE_SINGLE
@@ -194,7 +194,7 @@ def _draw_pairs(out: state.State, wires: Wiring) -> None:
 
 
 def cpus(text: str) -> list[int]:
-    """The numbers of `0-2,7`."""
+    """Return the numbers of a list such as `0-2,7`."""
     found: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")

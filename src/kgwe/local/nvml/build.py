@@ -1,9 +1,9 @@
-"""The simulated NVML as a library: compiled once per version of its source, into the cache.
+"""Builds the simulated NVML library: compiled once per version of its source, into the cache.
 
 ${XDG_CACHE_HOME:-~/.cache}/kgwe/nvml/<digest>/
     libnvidia-ml.so.1     all functions
-    old/libnvidia-ml.so.1 without those that came with recent drivers
-    nvidia-smi            resets cards; belongs beside the library
+    old/libnvidia-ml.so.1 without functions of recent drivers
+    nvidia-smi            resets GPUs; belongs next to the library
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ _LOCK_TIMEOUT_S: Final = 300.0
 
 
 class Generation(enum.StrEnum):
-    """Which driver the library pretends to be."""
+    """The driver version that the library simulates."""
 
     NEW = "new"
     OLD = "old"
-    """Of about 2020: no versioned structs of later years."""
+    """A driver of about 2020, without versioned structs of later years."""
 
 
 _DEFINES: Final = {Generation.NEW: (), Generation.OLD: ("-DKGWE_OLD_DRIVER",)}
 
 
 def ensure(generation: Generation = Generation.NEW) -> Path:
-    """The folder with the library and nvidia-smi, building them where they are not yet."""
+    """Return the directory with the library and nvidia-smi, built if necessary."""
     with resources.as_file(resources.files("kgwe.local.nvml") / "c") as source:
-        return _ensure(source, generation)
+        return _build_if_missing(source, generation)
 
 
-def _ensure(source: Path, generation: Generation) -> Path:
-    folder = paths.cache_root() / "nvml" / _digest(source) / generation
+def _build_if_missing(source: Path, generation: Generation) -> Path:
+    folder = paths.cache_root() / "nvml" / _compute_digest(source) / generation
     if (folder / SMI).exists():
         return folder
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        raise Permanent("the simulated GPU driver is a C library: a C compiler (cc) is needed, and none is on PATH")
+        raise Permanent("the simulated GPU driver needs a C compiler, but `cc` is not on PATH; install gcc or clang")
     with Lock(folder.with_suffix(".lock"), purpose="building the simulated GPU driver").held(timeout_s=_LOCK_TIMEOUT_S):
         if not (folder / SMI).exists():
             _build(compiler, source, folder, _DEFINES[generation])
@@ -67,7 +67,7 @@ def _build(compiler: str, source: Path, folder: Path, defines: tuple[str, ...]) 
         library, smi = Path(scratch) / LIBRARY, Path(scratch) / SMI
         _compile([compiler, *_FLAGS, *_LIBRARY_FLAGS, *defines, "-o", library, *files, "-lpthread", "-ldl"])
         _compile([compiler, *_FLAGS, "-o", smi, source / _PROGRAM, "-ldl"])
-        # The program last: its presence says that all is there.
+        # The program is moved last: its presence shows that the build is complete.
         library.replace(folder / LIBRARY)
         smi.replace(folder / SMI)
 
@@ -78,7 +78,7 @@ def _compile(command: list[str | Path]) -> None:
         raise Permanent(f"cannot build the simulated GPU driver:\n{done.stderr[-2000:]}")
 
 
-def _digest(source: Path) -> str:
+def _compute_digest(source: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(source.glob("*.[ch]")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

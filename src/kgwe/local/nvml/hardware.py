@@ -1,12 +1,11 @@
-"""A simulated machine: a folder with a driver library, the state of the cards behind it, nvidia-smi and a sysfs tree.
+"""A simulated machine: a directory with a driver library, the state of its GPUs, nvidia-smi and a sysfs tree.
 
     hardware = Hardware.create(folder, node)          # a node of a fleet model
     driver = NvmlDriver(library=hardware.library, smi=hardware.smi, sysfs=hardware.sysfs)
-    hardware.xid(3, 79)                               # something happens to card 3
+    hardware.xid(3, 79)                               # an error on GPU 3
 
-The state is a file that all processes map: it outlives the processes that use it, and many can use it at once. Each
-folder has its own copy of the library, so that one process can hold many machines (a loader takes two links to one
-file for the same library).
+The state is a file that all processes map: it outlives them, and many can use it at once. Each directory has its own
+copy of the library, so one process can load many machines (the loader treats two links to one file as one library).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _DIE_BEFORE, _DIE_AFTER = -1, -2
 
 
 class Code(enum.IntEnum):
-    """What a call can be made to answer; numbers are NVML's."""
+    """Return codes that a call can be set to return, as NVML's numbers."""
 
     UNINITIALIZED = 1
     NOT_SUPPORTED = 3
@@ -59,7 +58,7 @@ class Code(enum.IntEnum):
 
 
 class Kind(enum.IntEnum):
-    """What a process does on a card."""
+    """The kind of a process on a GPU."""
 
     COMPUTE = 0
     GRAPHICS = 1
@@ -68,7 +67,7 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An instance as the hardware has it, not as a driver reports it."""
+    """A MIG instance as the hardware has it, not as a driver reports it."""
 
     instance_id: int
     profile: str
@@ -78,34 +77,34 @@ class Cut:
 
 
 class Hardware:
-    """Plays the machine. Changes are made under the lock that the library takes for every call."""
+    """Simulates the machine. Changes are made under the lock that the library takes for each call."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.library = folder / build.LIBRARY
         self.smi = folder / build.SMI
         self.sysfs = folder / SYSFS_FOLDER
-        self._control = _control(self.library)
+        self._declare_control = _declare_control(self.library)
         with (folder / STATE_FILE).open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), ctypes.sizeof(state.State))
         self._state = state.State.from_buffer(self._memory)
         if self._state.magic != state.MAGIC or self._state.size != ctypes.sizeof(state.State):
-            raise Permanent(f"{folder / STATE_FILE} is not the state of simulated GPUs of this version")
+            raise Permanent(f"{folder / STATE_FILE} was not written by this version of the simulated GPUs")
 
     @classmethod
     def create(cls, folder: Path, node: FleetNode, *, generation: Generation = Generation.NEW) -> Hardware:
-        """Build the machine in a folder, or find it there as it was left; one of another version is rebuilt."""
+        """Build the machine in a directory, or open it as it was left; one of another version is rebuilt."""
         built = build.ensure(generation)
         folder.mkdir(parents=True, exist_ok=True)
         with Lock(folder / "lock", purpose="building a simulated machine").held(timeout_s=_LOCK_TIMEOUT_S):
-            # The state is written last and says that all is there.
+            # The state is written last and shows that the machine is complete.
             if not (folder / STATE_FILE).exists() or not _is_of(built, folder):
                 _assemble(folder, built, node)
         return cls(folder)
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment by which a process finds this machine."""
+        """Return the environment by which a process finds this machine."""
         return {
             "KGWE_NVML_LIBRARY": str(self.library),
             "KGWE_NVIDIA_SMI": str(self.smi),
@@ -114,36 +113,36 @@ class Hardware:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[state.State]:
-        """The state itself, for whatever has no method."""
-        self._control.kgweLock(ctypes.byref(self._state))
+        """Yield the raw state under the lock, for changes without a method."""
+        self._declare_control.kgweLock(ctypes.byref(self._state))
         try:
             yield self._state
         finally:
-            self._control.kgweUnlock(ctypes.byref(self._state))
+            self._declare_control.kgweUnlock(ctypes.byref(self._state))
 
     def close(self) -> None:
-        """Let go of the state; it stays on disk."""
+        """Close the state; it stays on disk."""
         del self._state
         self._memory.close()
 
-    # --- what happens ---------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------
 
     def xid(self, card: int, number: int, *, instance_id: int | None = None) -> None:
-        """The driver reports an XID error."""
+        """Report an XID error."""
         with self.locked() as now:
             event = now.events[now.events_written % state.MAX_EVENTS]
             event.type, event.data, event.gpu = _XID_EVENT, number, card
             event.gpu_instance = _instance(instance_id)
             event.compute_instance = _instance(None if instance_id is None else 0)
             now.events_written += 1
-            self._control.kgweWake(ctypes.byref(now))
+            self._declare_control.kgweWake(ctypes.byref(now))
 
     def lose(self, card: int, *, lost: bool = True) -> None:
-        """The card falls off the bus, or comes back."""
+        """Take the GPU off the bus, or bring it back."""
         self.set(card, lost=lost)
 
     def set(self, card: int, **values: int) -> None:
-        """Instruments and counters by the names of `state.Gpu`: util, memory_util (per cent), power_mw, gpu_c, …."""
+        """Set readings and counters by the names of `state.Gpu`: util, memory_util (percent), power_mw, gpu_c, …."""
         with self.locked() as now:
             for name, value in values.items():
                 if not hasattr(now.gpus[card], name):
@@ -151,7 +150,7 @@ class Hardware:
                 setattr(now.gpus[card], name, value)
 
     def set_link(self, card: int, link: int, **values: int) -> None:
-        """`up`, `speed_mbps`, `tx_kib`, `rx_kib`, or the error counters `replays`, `recoveries`, `crc`."""
+        """Set `up`, `speed_mbps`, `tx_kib`, `rx_kib`, or error counters (`replays`, `recoveries`, `crc`) of a link."""
         counters = {"replays": 0, "recoveries": 1, "crc": 2}
         with self.locked() as now:
             found = now.gpus[card].links[link]
@@ -180,7 +179,7 @@ class Hardware:
         instance_id: int | None = None,
         kind: Kind = Kind.COMPUTE,
     ) -> None:
-        """A process runs on a card or an instance, or uses now more or less of it; `util` in per cent."""
+        """Run a process on a GPU or MIG instance, or change its usage; `util` in percent."""
         with self.locked() as now:
             slots = list(now.gpus[card].processes)
             mine = [
@@ -188,7 +187,7 @@ class Hardware:
             ]
             slot = next(iter([*mine, *(slot for slot in slots if not slot.used)]), None)
             if slot is None:
-                raise Permanent(f"GPU {card} has {state.MAX_PROCESSES} processes, no more can be simulated")
+                raise Permanent(f"GPU {card} has {state.MAX_PROCESSES} processes, the maximum of the simulation")
             slot.pid, slot.kind, slot.memory = pid, kind, memory_mib << 20
             slot.sm_util, slot.memory_util = util, memory_util
             slot.gpu_instance = _instance(instance_id)
@@ -201,28 +200,30 @@ class Hardware:
                 if slot.used and slot.pid == pid:
                     slot.used = 0
 
-    # --- faults on purpose ----------------------------------------------------------------------------------
+    # --- injected faults ------------------------------------------------------------------------------------
 
     def fail(self, function: str, code: Code, *, card: int | None = None, times: int | None = None) -> None:
-        """Calls of a function (of every one when it is empty) answer with an error."""
+        """Make calls of a function (or of all functions if empty) return an error."""
         self._add_fault(function, card, times, code=code)
 
     def slow(self, function: str, seconds: float, *, card: int | None = None, times: int | None = None) -> None:
-        """Calls of a function take long."""
+        """Make calls of a function slow."""
         self._add_fault(function, card, times, delay_ms=round(seconds * 1000))
 
     def kill(self, function: str, *, after: bool = False, skip: int = 0) -> None:
-        """The process that calls the function dies by SIGKILL: before the call, or after it was done and before it is
-        told so. `skip` calls go well first. Only for processes other than the one that asks for it."""
+        """Kill the process that calls the function with SIGKILL: before the call, or after it and before its return.
+
+        The first `skip` calls succeed. Only for processes other than the caller of this method.
+        """
         self._add_fault(function, None, 1, code=_DIE_AFTER if after else _DIE_BEFORE, skip=skip)
 
     def forget(self, *functions: str) -> None:
-        """The driver is older: it does not have these functions."""
+        """Hide functions, as in an older driver."""
         for function in functions:
             self.fail(function, Code.FUNCTION_NOT_FOUND)
 
     def mend(self) -> None:
-        """No call is slow or fails any more."""
+        """Clear all slow and failing calls."""
         with self.locked() as now:
             now.faulty = 0
             for fault in now.faults:
@@ -232,17 +233,17 @@ class Hardware:
         with self.locked() as now:
             slot = next((fault for fault in now.faults if not fault.used), None)
             if slot is None:
-                raise Permanent(f"{state.MAX_FAULTS} faults at once, no more can be simulated")
+                raise Permanent(f"{state.MAX_FAULTS} faults at once, the maximum of the simulation")
             slot.function, slot.gpu = function.encode(), -1 if card is None else card
             slot.remaining = _FOR_EVER if times is None else times
             slot.code, slot.delay_ms = effect.get("code", 0), effect.get("delay_ms", 0)
             slot.skip = effect.get("skip", 0)
             slot.used = now.faulty = 1
 
-    # --- looking --------------------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------------
 
     def cuts(self, card: int) -> tuple[Cut, ...]:
-        """The instances of a card, by where they start."""
+        """Return the MIG instances of a GPU, by start."""
         with self.locked() as now:
             found = [
                 Cut(
@@ -261,8 +262,8 @@ def _instance(instance_id: int | None) -> int:
     return state.NO_INSTANCE if instance_id is None else instance_id
 
 
-def _control(library: Path) -> Any:
-    """The functions of the library that are ours, not NVML's."""
+def _declare_control(library: Path) -> Any:
+    """Declare the control functions of the library, which NVML does not have."""
     control = ctypes.CDLL(str(library))
     said = (control.kgweStateSize(), *(control.kgweOffset(i) for i in range(len(state.offsets()))))
     if said != (ctypes.sizeof(state.State), *state.offsets()):
@@ -277,7 +278,7 @@ def _is_of(built: Path, folder: Path) -> bool:
 
 def _assemble(folder: Path, built: Path, node: FleetNode) -> None:
     for name in (build.LIBRARY, build.SMI):
-        # Not over one that a process has loaded.
+        # Do not overwrite a library that a process has loaded.
         (folder / name).unlink(missing_ok=True)
         shutil.copy2(built / name, folder / name)
     shutil.rmtree(folder / SYSFS_FOLDER, ignore_errors=True)
@@ -286,8 +287,8 @@ def _assemble(folder: Path, built: Path, node: FleetNode) -> None:
 
 
 def _write_state(folder: Path, node: FleetNode) -> None:
-    """Complete before it has its name: a process that finds the file can use it."""
-    control = _control(folder / build.LIBRARY)
+    """Write the complete file before it gets its name: a process that finds the file can use it."""
+    control = _declare_control(folder / build.LIBRARY)
     made = state.State()
     made.version, made.size = state.VERSION, ctypes.sizeof(state.State)
     blueprint.draw(made, node)

@@ -1,6 +1,6 @@
-"""The simulated hardware's memory: the same layout that `c/state.h` declares, for ctypes.
+"""The memory of the simulated hardware: the layout that `c/state.h` declares, for ctypes.
 
-Fields are described there. A size or an offset that differs is found when a library is opened.
+The fields are described there. A size or offset that differs is detected when a library is opened.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class State(c.Structure):
 
 
 def offsets() -> tuple[int, ...]:
-    """What `kgweOffset` answers for 0, 1, 2, …."""
+    """Return the values of `kgweOffset` for 0, 1, 2, …."""
     return (
         State.profiles.offset,
         State.faults.offset,

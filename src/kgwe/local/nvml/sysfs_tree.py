@@ -1,7 +1,7 @@
 """The PCIe tree of a simulated machine, as Linux shows it below /sys.
 
-A switch of the model becomes what a switch is there: an upstream port below a root port or another switch, and a
-downstream port for every device. Bridges have made-up addresses in PCI domains that no model uses.
+A switch of the model becomes an upstream port below a root port or another switch, and a downstream port for each
+device. Bridges have invented addresses in PCI domains that no model uses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LANES: Final = "4X"
 
 
 def write(root: Path, node: FleetNode) -> None:
-    """Write the tree below `root`, which stands for /sys."""
+    """Write the tree below `root`, which replaces /sys."""
     tree = _Tree(root)
     wires = node.machine.wiring
     for slot in wires.slots:
@@ -37,7 +37,7 @@ def write(root: Path, node: FleetNode) -> None:
 
 
 def address(bus: str) -> str:
-    """How sysfs spells `00000000:1B:00.0`: `0000:1b:00.0`."""
+    """Return the sysfs form of `00000000:1B:00.0`: `0000:1b:00.0`."""
     domain, _, rest = bus.partition(":")
     return f"{int(domain, 16):04x}:{rest.lower()}"
 
@@ -52,8 +52,8 @@ class _Tree:
         (root / "class/infiniband").mkdir(parents=True, exist_ok=True)
 
     def add(self, name: str, path: PciePath, *, numa: int | None, cpus: str, vendor: str, kind: str) -> Path:
-        """A device below its host bridge and switches."""
-        folder = self._below(path) / name
+        """Add a device below its host bridge and switches."""
+        folder = self._port_directory(path) / name
         folder.mkdir(parents=True)
         facts = {"numa_node": -1 if numa is None else numa, "local_cpulist": cpus, "vendor": vendor, "class": kind}
         for fact, value in facts.items():
@@ -70,11 +70,11 @@ class _Tree:
         self._link("class/infiniband", name, folder)
 
     def _link(self, where: str, name: str, folder: Path) -> None:
-        # Relative, as in the real one: the tree can be moved or mounted elsewhere.
+        # The link is relative, as in sysfs: the tree can be moved or mounted elsewhere.
         (self._root / where / name).symlink_to(os.path.relpath(folder, self._root / where))
 
-    def _below(self, path: PciePath) -> Path:
-        """The folder of the port a new device hangs on."""
+    def _port_directory(self, path: PciePath) -> Path:
+        """Return the directory of the port for a new device."""
         if not path:
             return self._host("none") / self._bridge()
         if len(path) == 1:
@@ -82,9 +82,9 @@ class _Tree:
         return self._switch(path) / self._bridge()
 
     def _switch(self, path: PciePath) -> Path:
-        """The upstream port of a switch."""
+        """Return the upstream port of a switch."""
         if path not in self._switches:
-            self._switches[path] = self._below(path[:-1]) / self._bridge()
+            self._switches[path] = self._port_directory(path[:-1]) / self._bridge()
         return self._switches[path]
 
     def _host(self, name: str) -> Path:

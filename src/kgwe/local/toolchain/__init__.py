@@ -1,4 +1,4 @@
-"""Binaries of the control plane: finding them or building them from source.
+"""The binaries of the control plane: found on the machine, or built from source.
 
 Used by `local.cluster`.
 """

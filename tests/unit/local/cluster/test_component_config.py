@@ -85,10 +85,10 @@ def test_what_the_caller_says_about_the_scheduler_is_kept_but_not_where_the_clus
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("a: [", "not YAML", id="not YAML"),
+        pytest.param("a: [", "not valid YAML", id="not YAML"),
         pytest.param("- a", "not a mapping", id="a list"),
         pytest.param("", "empty", id="nothing"),
-        pytest.param("kind: Pod", "is a Pod", id="another kind"),
+        pytest.param("kind: Pod", "has kind Pod", id="another kind"),
     ],
 )
 def test_a_bad_scheduler_configuration_is_refused(text: str, message: str):

@@ -58,7 +58,7 @@ def test_a_program_of_another_minor_version_is_passed_over_with_a_reason(places:
     search = binaries.find()
 
     assert search.found["kubectl"].path == cached
-    assert search.passed_over == (f"{old} (PATH) is v1.32.4; v1.36.x is needed",)
+    assert search.rejected == (f"{old} (PATH) has version v1.32.4; v1.36.x is needed",)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_program_that_does_not_tell_its_version_is_passed_over(places: dict[So
     search = binaries.find()
 
     assert SCHEDULER in search.missing
-    assert "of unknown version" in search.passed_over[0]
+    assert "has version unknown" in search.rejected[0]
 
 
 def test_a_file_that_cannot_be_executed_is_not_a_program(places: dict[Source, Path]):

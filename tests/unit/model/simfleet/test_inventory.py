@@ -212,7 +212,7 @@ def test_all_mistakes_are_reported_at_once():
 
 
 def test_an_unknown_model_is_refused_with_those_there_are():
-    with pytest.raises(errors.Permanent, match="no fleet model 'nope': give the path of a file or one of dgx-h100"):
+    with pytest.raises(errors.Permanent, match="no fleet model 'nope'; expected the path of a file or one of dgx-h100"):
         models.load("nope")
 
 
