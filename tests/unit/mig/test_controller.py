@@ -117,7 +117,7 @@ def test_waiting_pods_are_cut_for_where_they_may_go() -> None:
     assert world.cuts(0) == [AS_BUILT]
     status, reason, message = world.ready()
     assert (status, reason) == ("True", "Applied")
-    assert "waits, pod team/b: every card" in message
+    assert "waits, pod team/b: no GPU can be re-cut" in message
     del first
 
 

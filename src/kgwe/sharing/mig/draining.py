@@ -84,7 +84,7 @@ def _find_homeless(
     for each in moved:
         trial.remove_pod(each)
     trial.apply(numbers, plan)
-    return [each for each in moved if not trial.can_place(each.request)]
+    return [each for each in moved if not trial.try_place(each.request)]
 
 
 def _mark_drains(

@@ -1,6 +1,6 @@
-"""The life of a GPU that is cut, and the next step towards the layout that is asked for.
+"""The states of a partitioned GPU and its slices, and the steps to a desired layout.
 
-Mode of a GPU, and the life of one instance; whatever is not in the tables does not happen:
+The mode of a GPU, and the life of a slice; transitions that are not in the tables do not happen:
 
     off ──enable──► enabling ──reset──► on          on ──disable──► disabling ──reset──► off
     absent ──create──► halfway ──ready──► free ──allocate──► allocated ──start──► in use
@@ -10,11 +10,11 @@ Mode of a GPU, and the life of one instance; whatever is not in the tables does 
                        halfway ──gone──► absent
 
 Modern GPUs skip `enabling` and `disabling`. A GPU instance exists before its compute instance and after it: halfway
-looks the same on the way up and on the way down, and the wish tells which way it goes on.
+looks the same while a slice is created and while it is destroyed, and the desired layout decides which step follows.
 
-`plan` derives all steps from what is observed and what is wished, and from nothing else: after a kill at any point the
-next look gives the remaining steps. Every step is idempotent. Instances that somebody has are never touched: what they
-stand in the way of waits for their end. `effort` adds time and failure.
+`plan_steps` derives all steps from the observed and the desired layout alone: after a crash at any point, the next call
+returns the remaining steps. Every step is idempotent. Slices in use are never touched: steps that they block wait for
+their end. `attempt` adds deadlines and retries.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ class Mode(enum.StrEnum):
 
     OFF = "off"
     ENABLING = "enabling"
-    """Asked for; comes with the next reset."""
+    """Requested; takes effect at the next reset."""
     ON = "on"
     DISABLING = "disabling"
 
 
 class Life(enum.StrEnum):
-    """How far an instance is."""
+    """The state of a slice."""
 
     ABSENT = "absent"
     HALFWAY = "halfway"
     """A GPU instance without its compute instance."""
     FREE = "free"
     ALLOCATED = "allocated"
-    """A pod has it."""
+    """Assigned to a pod."""
     IN_USE = "in use"
-    """A pod has it, and a process runs on it."""
+    """Assigned to a pod, and a process runs on it."""
     RELEASED = "released"
-    """Its pod is gone, and a process is still there."""
+    """Its pod is gone, but a process still runs on it."""
 
 
 class Event(enum.StrEnum):
-    """What happens to a GPU or an instance."""
+    """A transition of a GPU or a slice."""
 
     ENABLE = "enable"
     DISABLE = "disable"
@@ -101,12 +101,12 @@ LIVES: Final[Mapping[tuple[Life, Event], Life]] = {
 }
 
 
-# --- what is seen, what is wished -----------------------------------------------------------------------
+# --- observed and desired state -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """An instance as it is seen."""
+    """An observed slice."""
 
     place: mig.Placement
     instance_id: int
@@ -123,16 +123,16 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class ObservedGpu:
-    """A GPU as it is seen."""
+    """An observed GPU."""
 
     mode: Mode
     slices: tuple[Slice, ...] = ()
     is_occupied: bool = False
-    """Somebody has it as a whole."""
+    """A pod or process uses the undivided GPU."""
 
     @property
     def layout(self) -> tuple[mig.Placement, ...]:
-        """The instances that are complete."""
+        """The complete slices."""
         return tuple(each.place for each in self.slices if each.life is not Life.HALFWAY)
 
     @property
@@ -142,32 +142,35 @@ class ObservedGpu:
 
 @dataclass(frozen=True, slots=True)
 class DesiredLayout:
-    """What a GPU is to be: whole, or cut into these instances."""
+    """The desired state of a GPU: whole, or cut into these slices."""
 
     is_enabled: bool
     layout: tuple[mig.Placement, ...] = ()
 
 
 def format_placement(place: mig.Placement) -> str:
-    """As it is written in a GPUNode."""
+    """The text of a placement in a GPUNode."""
     return f"{place.profile.name}@{place.start}"
 
 
 def parse_desired_layout(geometry: mig.Geometry, *, enabled: bool, instances: Iterable[str]) -> DesiredLayout:
-    """A wish as it is written; Permanent with the reason where no GPU of this kind can be cut like that."""
+    """The desired layout in a GPUNode; Permanent with the reason if GPUs of this kind do not support it."""
     layout = tuple(mig.parse_placement(geometry, text) for text in instances)
     if layout and not enabled:
-        raise errors.Permanent(f"{', '.join(map(format_placement, layout))} need MIG mode, which is to be off")
+        raise errors.Permanent(f"{', '.join(map(format_placement, layout))} need MIG mode, but it is to be off")
     if wrong := mig.problems(geometry, layout):
         raise errors.Permanent(f"a {geometry.name} cannot be cut like this: {'; '.join(wrong)}")
     return DesiredLayout(enabled, tuple(sorted(layout, key=lambda place: place.start)))
 
 
-def observe(
+def observe_gpu(
     geometry: mig.Geometry, device: Device, held: frozenset[str] | None, *, is_busy: bool = False
 ) -> ObservedGpu:
-    """A GPU as the driver shows it. `held`: UUIDs that pods have; None where nobody can tell, and then everything that
-    is there counts as somebody's. `is_busy`: processes run on the GPU as a whole."""
+    """The GPU as the driver reports it.
+
+    `held`: UUIDs of devices that pods have; None: unknown, so every device counts as in use. `is_busy`: processes run
+    on the undivided GPU.
+    """
     state = device.mig
     if state.is_enabled:
         mode = Mode.DISABLING if state.is_pending else Mode.ON
@@ -190,7 +193,7 @@ def _life(instance: Instance, held: frozenset[str] | None) -> Life:
 
 def _place(geometry: mig.Geometry, instance: Instance) -> mig.Placement:
     known = geometry.profiles.get(instance.profile)
-    if known is None:  # cut by somebody who knows more profiles than we do
+    if known is None:  # created by a tool that knows more profiles
         known = mig.Profile(instance.profile, 0, instance.size, (instance.start,), 1, instance.memory_mib)
     return mig.Placement(known, instance.start)
 
@@ -200,7 +203,7 @@ def _place(geometry: mig.Geometry, instance: Instance) -> mig.Placement:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do to a GPU."""
+    """One action on a GPU."""
 
     event: Event
     place: mig.Placement | None = None
@@ -214,7 +217,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is left to do, in order, and what has to wait."""
+    """The remaining steps, in order, and what blocks the others."""
 
     steps: tuple[Step, ...] = ()
     waits: tuple[str, ...] = ()
@@ -224,13 +227,13 @@ class Plan:
         return not self.steps and not self.waits
 
 
-def plan_steps(geometry: mig.Geometry, gpu: ObservedGpu, wish: DesiredLayout) -> Plan:
-    """What is left to do until the GPU is as wished."""
-    if wish.is_enabled:
+def plan_steps(geometry: mig.Geometry, gpu: ObservedGpu, desired: DesiredLayout) -> Plan:
+    """The remaining steps to the desired layout."""
+    if desired.is_enabled:
         opening = _plan_mode_change(gpu, (Event.ENABLE, Mode.ON))
         if opening.waits:
             return opening
-        inside = _plan_recut(geometry, gpu, wish.layout)
+        inside = _plan_recut(geometry, gpu, desired.layout)
         return Plan(opening.steps + inside.steps, inside.waits)
     emptied = _plan_recut(geometry, gpu, ())
     closing = Plan() if emptied.waits else _plan_mode_change(gpu, (Event.DISABLE, Mode.OFF))
@@ -238,7 +241,7 @@ def plan_steps(geometry: mig.Geometry, gpu: ObservedGpu, wish: DesiredLayout) ->
 
 
 def _plan_mode_change(gpu: ObservedGpu, goal: tuple[Event, Mode]) -> Plan:
-    """Steps to a mode. Whether a GPU has to be reset shows only after the mode was asked for."""
+    """Steps to a MIG mode. Only after the mode is requested does the driver show whether a reset is needed."""
     event, mode = goal
     if gpu.mode is mode:
         return Plan()
@@ -272,7 +275,7 @@ def _find_conflicts(geometry: mig.Geometry, kept: Sequence[mig.Placement], place
 
 
 def choose_fallback(geometry: mig.Geometry, gpu: ObservedGpu, before: DesiredLayout) -> DesiredLayout:
-    """The layout to go back to: as before, as far as what somebody has by now leaves room."""
+    """The layout to roll back to: the earlier one, as far as slices in use by now leave room."""
     kept = [each.place for each in gpu.slices if not each.may_go]
     if not before.is_enabled and not kept:
         return DesiredLayout(is_enabled=False)

@@ -1,18 +1,18 @@
-"""What the GPUs of a MIGStrategy are to be cut into now: by its distribution, by what waits, by what is to come.
+"""Decide the layouts of the GPUs of a MIGStrategy, from its distribution, waiting requests and forecast demand.
 
-The GPUs are looked at as they will be when everything asked of them so far is done, so that a request that waits for
-a cut under way is not cut for twice. In this order:
+GPUs are considered as they will be once all pending changes are applied, so a request that waits for a cut in progress
+does not cause a second one. The order is:
 
-1. Spare instances are put aside for the requests that wait, oldest first: all of one pod on one node.
-2. The distribution is laid out (`strategy.cut`): always where it is fixed; where it may follow demand, for new GPUs
-   and when a rebalance is due, and then only if it would move a tenth of the memory units: less is not worth a cut.
-3. For requests still without a place the cheapest re-cut is found (`recut.plan`). Slices that were busy for much of the
-   time until now are the last to go. GPUs that the distribution leaves whole stay whole.
-4. Where there is none, pods that consent are asked to make way (`draining`); the cut comes when they have left.
-5. A preferred profile of which none is spare gets one, if it can be had from free units.
+1. Set spare slices aside for waiting requests, oldest first; all slices of a pod must be on one node.
+2. Apply the distribution (`strategy.fit_distribution`). A fixed distribution is always applied. A dynamic one is
+   applied to new GPUs and when a rebalance is due, and then only if it would move a tenth of the memory units.
+3. Find the cheapest re-cut for each remaining request (`recut.plan_recut`). Slices that were often in use are destroyed
+   last. GPUs that the distribution leaves whole stay whole.
+4. If no re-cut helps, ask pods that consent to leave (`draining`); the GPU is cut when they have left.
+5. Create one slice of each preferred profile that has no spare slice, if free units allow it.
 
-An instance in use is never touched, nor a GPU that is being cut. Nodes begin with a cut only as the gate lets them:
-so many at a time. What was decided is stable: asked again with nothing changed, nothing changes.
+Slices in use and GPUs that are being cut are never changed. The gate limits how many nodes begin a cut at a time.
+Decisions are stable: the same input gives the same layouts.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ __all__ = ["Decision", "assign_groups", "decide_layouts", "known_profiles"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What became of it."""
+    """The layouts, and the requests that still wait."""
 
     gpus: tuple[PartitionedGpu, ...]
-    """In the order given, as they are to be."""
+    """In the given order, with their desired layouts."""
     gate: Gate
     changed: frozenset[str]
-    """UUIDs of GPUs that are to be cut anew."""
+    """UUIDs of GPUs whose layout changes."""
     waiting: Mapping[str, str]
-    """Requests without a place, and why."""
+    """Waiting request -> why it waits."""
     short: Mapping[str, int]
-    """Instances of the distribution that no layout has room for."""
+    """Profile -> slices of the distribution that no layout has room for."""
 
 
 def decide_layouts(group: Group, asks: Sequence[SliceRequest], gate: Gate) -> Decision:
-    """What the GPUs are to be cut into now."""
+    """Decide the layouts of the GPUs now."""
     working_set = WorkingSet(group, gate)
     left = _set_aside(working_set, (ask for ask in asks if ask.profile in group.geometry.profiles))
     under_way = {uid for gpu in working_set.gpus if gpu.drain for uid in gpu.drain.pods}
@@ -57,7 +57,7 @@ def decide_layouts(group: Group, asks: Sequence[SliceRequest], gate: Gate) -> De
     left = _set_aside(working_set, left)
     if group.is_dynamic:
         drained = {gpu.drain.ask for gpu in working_set.gpus if gpu.drain}
-        # Those for whom others make way come first: else who was moved might have his old place back.
+        # Requests that pods are moved for come first: a moved pod must not get its old slices back.
         left.sort(key=lambda ask: ask.name not in drained)
         waiting = {ask.name: why for ask in left if (why := _serve_request(working_set, ask)) is not None}
         if group.may_drain:
@@ -66,13 +66,13 @@ def decide_layouts(group: Group, asks: Sequence[SliceRequest], gate: Gate) -> De
             working_set.warm_up(profile)
     else:
         working_set.end_drains(lambda _gpu, _drain: True)
-        waiting = {ask.name: f"no {ask.profile} is spare, and the distribution is fixed" for ask in left}
+        waiting = {ask.name: f"no spare {ask.profile}, and allowDynamicReconfig is false" for ask in left}
     changed = {new.uuid for old, new in zip(group.gpus, working_set.gpus, strict=True) if _shape(old) != _shape(new)}
     return Decision(working_set.gpus, working_set.gate, frozenset(changed), waiting, short)
 
 
 def assign_groups(groups: Sequence[Sequence[PartitionedGpu]], asks: Iterable[SliceRequest]) -> dict[str, int]:
-    """Request -> the first of several groups that has spare instances for it, or will have; the others are left out."""
+    """Request -> the first group that has, or will have, spare slices for it; other requests are left out."""
     spare: dict[tuple[str, int, str], int] = {}
     for number, gpus in enumerate(groups):
         for gpu in gpus:
@@ -96,7 +96,7 @@ def _shape(gpu: PartitionedGpu) -> tuple[tuple[mig.Placement, ...], bool]:
 
 
 def _set_aside(working_set: WorkingSet, asks: Iterable[SliceRequest]) -> list[SliceRequest]:
-    """Who is left when spare instances are put aside. Nobody has to make way for the others, nor in vain."""
+    """Set spare slices aside; returns the remaining requests. Drains for requests that are served now are ended."""
     left = working_set.set_aside(asks)
     broken = {gpu.drain.ask for gpu in working_set.gpus if gpu.drain and gpu.drain.is_broken}
     names = {ask.name for ask in left} - broken
@@ -108,7 +108,7 @@ def _serve_request(working_set: WorkingSet, ask: SliceRequest) -> str | None:
     drained = [gpu for gpu in working_set.gpus if gpu.drain is not None and gpu.drain.ask == ask.name]
     if not all(gpu.is_idle and gpu.is_open and working_set.gate.admits(gpu.node) for gpu in drained):
         nodes = ", ".join(sorted({gpu.node for gpu in drained}))
-        return f"pods that consent are asked to make way on {nodes}"
+        return f"waiting for pods that were asked to leave {nodes}"
     working_set.end_drains(lambda _gpu, drain: drain.ask == ask.name)
     return working_set.recut_for(ask)
 
@@ -116,7 +116,7 @@ def _serve_request(working_set: WorkingSet, ask: SliceRequest) -> str | None:
 def _request_drains(
     working_set: WorkingSet, group: Group, asks: Iterable[SliceRequest], waiting: dict[str, str]
 ) -> None:
-    """Others are asked to leave for those whom no cut serves, when all have been served that one does."""
+    """Ask pods to leave for the requests that no re-cut serves."""
     drained = {gpu.drain.ask for gpu in working_set.gpus if gpu.drain}
     for ask in asks:
         if (
@@ -124,4 +124,4 @@ def _request_drains(
             and ask.name not in drained
             and (moved := draining.request_drain(working_set, group, ask))
         ):
-            waiting[ask.name] = f"{', '.join(each.request.name for each in moved)}: asked to make way"
+            waiting[ask.name] = f"asked to leave: {', '.join(each.request.name for each in moved)}"

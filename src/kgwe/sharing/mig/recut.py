@@ -1,13 +1,13 @@
-"""The cheapest way to cut GPUs anew so that a blocked profile gets its instances.
+"""The cheapest re-cut of GPUs that gives a blocked profile its slices.
 
-Instances in use are never touched and never move. *Spare* ones (cut, used by nobody) may be destroyed, and new ones
-created where the geometry allows. Of all ways that give the wanted number of instances, the plan destroys the fewest
-spare instances, then creates the fewest, then takes the least room from what is likely to come (`slots`).
-A spare instance of the wanted profile serves as it is. Instances that are in use, but whose users would make way, may
-be given as *yielding*: they go only where there is no way without, and then as few memory units of them as will do.
+Slices in use are never touched and never move. Spare slices (created, but without a pod) may be destroyed, and new ones
+created where the geometry allows. Of all re-cuts that give the wanted number of slices, the plan is the one that
+destroys the fewest spare slices, then creates the fewest, then costs the forecast requests the least room (`slots`).
+A spare slice of the wanted profile is used as it is. Slices in use whose pods consent to move may be passed as
+*yielding*: they are destroyed only if there is no other way, and then as few memory units of them as possible.
 
-Exact: on a GPU all combinations are looked at, and the GPUs share the wanted number by dynamic programming.
-When there is no way, the answer names what must end first: for one instance the smallest such set.
+The search is exact: all combinations on one GPU are tried, and dynamic programming divides the wanted number over the
+GPUs. A refusal names the slices that must end first; for one missing slice, the smallest such set.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GpuSlices:
-    """What a GPU is cut into."""
+    """The slices of one GPU."""
 
     used: tuple[mig.Placement, ...] = ()
     spare: tuple[mig.Placement, ...] = ()
     yielding: tuple[mig.Placement, ...] = ()
-    """In use, but whoever has them would make way."""
+    """In use by pods that consent to move."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What to do to one GPU, destroying first."""
+    """The change of one GPU: destroy first, then create."""
 
     gpu: int
     destroy: tuple[mig.Placement, ...]
     create: tuple[mig.Placement, ...]
     serve: tuple[mig.Placement, ...]
-    """The instances that answer the request: created now, or spare before."""
+    """The slices that serve the request: created now, or spare before."""
     vacate: tuple[mig.Placement, ...] = ()
-    """Instances whose users have to make way first; then they are destroyed, too."""
+    """Slices whose pods must move first; they are destroyed after that."""
 
     def apply_to(self, gpu: GpuSlices) -> GpuSlices:
-        """The GPU afterwards, the served instances in use."""
+        """The GPU after the change, with the served slices in use."""
         gone = {*self.destroy, *self.serve, *self.vacate}
         used = (*gpu.used, *(each for each in gpu.yielding if each not in gone), *self.serve)
         return GpuSlices(used, tuple(each for each in gpu.spare if each not in gone))
@@ -61,7 +61,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Recut:
-    """A plan that serves all that was asked."""
+    """A plan that serves the whole request."""
 
     changes: tuple[Change, ...]
 
@@ -71,7 +71,7 @@ class Recut:
 
     @property
     def vacated_units(self) -> int:
-        """Memory units whose users have to make way."""
+        """Memory units of slices whose pods must move."""
         return sum(place.profile.units for change in self.changes for place in change.vacate)
 
     @property
@@ -91,7 +91,7 @@ class Recut:
 
 @dataclass(frozen=True, slots=True)
 class RecutRefusal:
-    """No legal way, and the certificate of it."""
+    """No legal re-cut serves the request, and what would have to end."""
 
     profile: str
     asked: int
@@ -99,7 +99,7 @@ class RecutRefusal:
     """How many could be served."""
     reason: Shortage
     ends: tuple[tuple[int, mig.Placement], ...]
-    """(GPU, instance in use) that must end for the request to be served; for one missing the smallest such set."""
+    """(GPU, slice in use) that must end to serve the request; for one missing slice, the smallest such set."""
 
     @property
     def detail(self) -> str:
@@ -128,7 +128,7 @@ _NOTHING: Final = _Cost(0, 0, 0, 0.0)
 
 
 class _Kind(NamedTuple):
-    """A GPU; places as bits."""
+    """The slices of a GPU as bit masks over the places."""
 
     used: int
     spare: int
@@ -136,16 +136,16 @@ class _Kind(NamedTuple):
 
 
 class _Option(NamedTuple):
-    """One way to serve some instances on one GPU."""
+    """One way to serve some slices on one GPU."""
 
     cost: _Cost
     serve: int
     destroy: int
-    """Places as bits, as is `serve`."""
+    """A mask over the places, as is `serve`."""
 
 
 def plan_recut(table: SlotTable, gpus: Sequence[GpuSlices], profile: str, count: int = 1) -> Recut | RecutRefusal:
-    """Serve `count` instances of a profile on these GPUs, or say what stands in the way."""
+    """Plan a re-cut of these GPUs for `count` slices of a profile, or name the slices in the way."""
     graph = table.graph
     wanted = list(graph.places_of(profile))
     masks = [_Kind(*(_mask(graph, part) for part in (gpu.used, gpu.spare, gpu.yielding))) for gpu in gpus]
@@ -155,7 +155,7 @@ def plan_recut(table: SlotTable, gpus: Sequence[GpuSlices], profile: str, count:
     few: dict[_Kind, int] = {}
     chosen: list[tuple[int, list[_Option | None]]] = []
     for number, kind in enumerate(masks):
-        # GPUs of a kind are alike: more of them than instances are asked cannot help.
+        # GPUs of a kind are alike: more of them than requested slices cannot help.
         few[kind] = few.get(kind, 0) + 1
         if few[kind] > count:
             continue
@@ -171,7 +171,7 @@ def plan_recut(table: SlotTable, gpus: Sequence[GpuSlices], profile: str, count:
 def _list_options(
     graph: layout_graph.LayoutGraph, kind: _Kind, wanted: Sequence[int], count: int, worth: NDArray[np.float64]
 ) -> list[_Option | None]:
-    """The cheapest way to serve 0, 1, 2 ... instances on a GPU of this kind; None: there is none."""
+    """The cheapest way to serve 0, 1, 2, … slices on a GPU of this kind; None: impossible."""
     used, spare, yielding = kind
     before = worth[graph.find_mask(used | yielding)]
     best: list[_Option | None] = [_Option(_NOTHING, 0, 0)]
@@ -179,7 +179,7 @@ def _list_options(
         found = None
         for places in itertools.combinations(wanted, amount):
             serve = sum(1 << place for place in places)
-            # That one makes way so that another has the very same is no re-cut.
+            # Moving a pod so that another pod gets the same slice is not a re-cut.
             if serve & (used | yielding) or not graph.is_layout(used | serve):
                 continue
             destroy = _find_fewest_removed(graph, used | serve, spare & ~serve | yielding, yielding)
@@ -197,19 +197,23 @@ def _list_options(
 
 
 def _find_fewest_removed(graph: layout_graph.LayoutGraph, kept: int, others: int, dear: int = 0) -> int:
-    """The smallest part of `others` to be taken away so that the rest can live beside `kept`; first of all with as few
-    memory units of `dear` as will do."""
+    """The smallest part of `others` to remove so that the rest fits beside `kept`.
+
+    As few memory units of `dear` as possible are removed; among those sets, as few slices as possible.
+    """
     bits = [1 << bit for bit in range(others.bit_length()) if others >> bit & 1]
-    # One that cannot live beside `kept` alone must go; usually that is all.
+    # A slice that does not fit beside `kept` alone must go; usually that is all.
     gone = sum(bit for bit in bits if not graph.is_layout(kept | bit))
     rest = [bit for bit in bits if not bit & gone]
     ways = (sum(more) for amount in range(len(rest) + 1) for more in itertools.combinations(rest, amount))
     if dear:
-        return _first(graph, kept, others, gone, sorted(ways, key=lambda w: (_units(graph, w & dear), w.bit_count())))
-    return _first(graph, kept, others, gone, ways)
+        return _find_first_legal(
+            graph, kept, others, gone, sorted(ways, key=lambda w: (_units(graph, w & dear), w.bit_count()))
+        )
+    return _find_first_legal(graph, kept, others, gone, ways)
 
 
-def _first(graph: layout_graph.LayoutGraph, kept: int, others: int, gone: int, ways: Iterable[int]) -> int:
+def _find_first_legal(graph: layout_graph.LayoutGraph, kept: int, others: int, gone: int, ways: Iterable[int]) -> int:
     return next((gone | more for more in ways if graph.is_layout(kept | others & ~(gone | more))), others)
 
 
@@ -218,7 +222,7 @@ def _units(graph: layout_graph.LayoutGraph, mask: int) -> int:
 
 
 def _distribute(gpus: Sequence[tuple[int, list[_Option | None]]], count: int) -> list[tuple[tuple[int, _Option], ...]]:
-    """For 0, 1, 2 ... instances the cheapest ways over all GPUs; as long as that many can be had."""
+    """The cheapest ways to serve 0, 1, 2, … slices over all GPUs, up to the largest possible number."""
     best: list[tuple[_Cost, tuple[tuple[int, _Option], ...]] | None] = [(_NOTHING, ())] + [None] * count
     for number, ways in gpus:
         for total in range(count, 0, -1):
@@ -240,7 +244,7 @@ def _refuse(
     count: int,
     shared: Sequence[tuple[tuple[int, _Option], ...]],
 ) -> RecutRefusal:
-    """Place what can be placed, then end the least for each that is missing."""
+    """Serve as many slices as possible, then end the fewest slices in use for each missing one."""
     graph = table.graph
     possible = len(shared) - 1
     held = [0] * len(gpus)
@@ -271,10 +275,10 @@ def _refuse(
 def _openings(
     graph: layout_graph.LayoutGraph, used: int, held: int, wanted: Sequence[int], number: int
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """(instances, units, GPU, place, instances as bits) whose end opens a place, for each place."""
+    """For each place: (slices, units, GPU, place, mask of slices) that must end to open it."""
     for place in wanted:
         if graph.is_layout(held | 1 << place) and not held >> place & 1:
-            # One of the same profile in the same place is in the way, too, though it looks like what is wanted.
+            # A slice of the same profile in the same place is in the way too.
             blockers = _find_fewest_removed(graph, held | 1 << place, used & ~(1 << place)) | used & 1 << place
             yield blockers.bit_count(), _units(graph, blockers), number, place, blockers
 
@@ -293,7 +297,7 @@ def _placements(graph: layout_graph.LayoutGraph, mask: int) -> tuple[mig.Placeme
 
 
 def free_instance(gpu: GpuSlices, placement: mig.Placement) -> GpuSlices:
-    """The GPU when an instance in use has ended: it stays cut, as spare."""
+    """The GPU after a slice in use has ended: the slice becomes spare."""
     return replace(
         gpu,
         used=tuple(each for each in gpu.used if each != placement),

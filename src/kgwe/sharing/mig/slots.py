@@ -1,22 +1,21 @@
-"""Where on which GPU the next instance goes.
+"""The GPU and the place for the next slice.
 
-Instances never move, so a bad place is paid for until its work ends. A place is judged by what it takes away:
-`room[state, p]` is how many more instances of profile p alone a GPU could hold, and placing one instance
-lowers some of these numbers by as many as its place crosses.
+Slices never move, so a bad place has a cost until its workload ends. The cost of a place is what it takes away:
+`room[state, p]` is how many more slices of profile p alone a GPU could hold, and a new slice lowers some of these
+numbers.
 
     cost of a place = sum over p of  share(p) * units(p) * (room of p lost) / (1 + room of p in the whole fleet)
                       + (expected waste gained) / (3 * GPUs)
 
-`share(p)` is the forecast share of requests. Without the divisor the first term is the growth of the expected
-number of memory units that cannot serve the next request (what is free and still unusable for it), the measure
-of FGD carried over to slices. The divisor adds scarcity: the last 3g place of a fleet is worth more than one
-of fifty. The second term looks further ahead: `waste[state]` is the expected number of units that stay empty when
-requests of the mix keep coming, each put in the best place, until none fits. It mostly breaks ties, so that of two
-places that cost the same today the one that completes a good layout wins. What is still equal goes to the
-lowest GPU, which empties the high ones for whole-GPU work.
+`share(p)` is the forecast share of requests. Without the divisor the first term is the growth of the expected number of
+memory units that are free but cannot serve the next request: the measure of FGD, applied to slices. The divisor adds
+scarcity: the last place for a 3g in a fleet is worth more than one of fifty. The second term looks further ahead:
+`waste[state]` is the expected number of units that stay empty if requests of the mix keep coming, each in its best
+place, until none fits. It mostly breaks ties: of two places with equal cost, the one that completes a good layout wins.
+Remaining ties go to the GPU with the lowest number, which keeps the others empty for workloads that need whole GPUs.
 
-Both tables are exact (dynamic programming over all layouts) and made once per mix; a decision is a count of
-the fleet's states and a small matrix product over those that occur, whatever the number of GPUs.
+Both tables are exact (dynamic programming over all layouts) and are built once per mix. A decision counts the states of
+the fleet and multiplies a small matrix for the states that occur; its time does not depend on the number of GPUs.
 """
 
 from __future__ import annotations
@@ -45,25 +44,25 @@ _GPU_MILLI: Final = 1000
 
 
 class Shortage(enum.StrEnum):
-    """Why no GPU can take an instance."""
+    """Why no GPU has a place for a slice."""
 
     FULL = "InsufficientMIGSlices"
-    """No GPU has as many free units as the profile needs."""
+    """No GPU has enough free memory units for the profile."""
     HOLE = "MIGHole"
-    """Some GPU has the units, but what runs on it leaves no place where the profile may start."""
+    """A GPU has enough free units, but slices in use block every start of the profile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A decision: this place on this GPU."""
+    """A decision: a place on a GPU."""
 
     gpu: int
     placement: mig.Placement
     state: int
-    """The GPU's state with the instance."""
+    """The state of the GPU with the slice."""
     cost: float
     lost: Mapping[str, int]
-    """For each profile of the mix, how many fewer of it the GPU can take besides."""
+    """For each profile of the mix, how many fewer slices of it the GPU can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class SlotRefusal:
     profile: str
     reason: Shortage
     most_free: int
-    """Free memory units of the GPU that has most of them."""
+    """Free memory units of the emptiest GPU."""
     free: int
     """Free memory units of all GPUs."""
 
@@ -81,19 +80,20 @@ class SlotRefusal:
     def detail(self) -> str:
         if self.reason is Shortage.FULL:
             return (
-                f"no GPU has the units of a {self.profile} free: {self.free} are free, at most {self.most_free} on one"
+                f"no GPU has enough free memory units for a {self.profile}:"
+                f" {self.free} free in all, at most {self.most_free} on one"
             )
         return (
-            f"{self.most_free} units are free on one GPU, but no {self.profile} may start there beside what runs:"
-            f" {self.free} units are free in all"
+            f"a GPU has {self.most_free} free memory units, but slices in use block every start of a {self.profile}"
+            f" ({self.free} units free in all)"
         )
 
 
 class SlotTable:
-    """The judgement of places for one geometry and one forecast mix; immutable."""
+    """Costs of places for one geometry and one forecast mix; immutable."""
 
     def __init__(self, graph: layout_graph.LayoutGraph, mix: Mapping[str, float] | None = None) -> None:
-        """`mix`: profile -> share of requests (any positive scale); all plain profiles alike when not known."""
+        """`mix`: profile -> share of requests, on any positive scale; None: all plain profiles are equally likely."""
         self.graph = graph
         self.shares = _request_shares(graph, mix)
         self._units = np.array([profile.units for profile in graph.profiles], np.int64)
@@ -108,7 +108,7 @@ class SlotTable:
     def choose_slot(
         self, states: NDArray[np.integer], profile: str, allowed: NDArray[np.bool_] | None = None
     ) -> Slot | SlotRefusal:
-        """The best place over all GPUs, or over those allowed; scarcity is always that of all."""
+        """The best place on any GPU, or on an allowed one; scarcity always counts all GPUs."""
         number = self.graph.find_profile(profile)
         counts = np.bincount(states, minlength=len(self.graph))
         present = np.flatnonzero(counts) if allowed is None else np.unique(states[allowed])
@@ -125,9 +125,9 @@ class SlotTable:
     def choose_slots(
         self, states: NDArray[np.integer], profiles: Sequence[str], allowed: NDArray[np.bool_] | None = None
     ) -> tuple[Slot, ...] | SlotRefusal:
-        """A place for each of several instances (one pod's), or for none of them; in the order asked.
+        """A place for every slice of one pod, in the requested order, or a refusal.
 
-        Wide ones are placed first. If that leads into a corner, all combinations are tried.
+        Wide profiles are placed first. If that fails, all combinations are tried.
         """
         wide_first = sorted(range(len(profiles)), key=lambda i: -self._units[self.graph.find_profile(profiles[i])])
         after = np.array(states, np.int64)
@@ -141,24 +141,24 @@ class SlotTable:
         return tuple(found[i] for i in range(len(profiles)))
 
     def state_worth(self, counts: NDArray[np.integer]) -> NDArray[np.float64]:
-        """state -> what a GPU in it is worth to a fleet with that many GPUs in each state; a cost is a difference."""
+        """state -> worth of a GPU in it, for a fleet with `counts` GPUs in each state; a cost is a difference."""
         weights = self._weights / (1 + counts @ self.room)
         return np.asarray(self.room @ weights - self.waste * (_LOOK_AHEAD / max(1, counts.sum())))
 
     def hole_milli(self, states: NDArray[np.integer]) -> NDArray[np.int64]:
-        """For GPUs in these states, thousandths that are free and expected not to serve the next request."""
+        """For GPUs in these states, free thousandths that are not expected to serve the next request."""
         milli: NDArray[np.float64] = self.unusable[states] * (_GPU_MILLI / self.graph.geometry.units)
         return np.floor(milli + _SAME).astype(np.int64)
 
     def _rate_states(
         self, present: NDArray[np.int64], number: int, counts: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """For each state that occurs the cost of its best place (inf: none) and that place."""
+        """For each state in `present`, the cost of its best place (inf: none) and that place."""
         places = self._places[number]
         after = self.graph.with_place[np.ix_(present, places)]
         worth = self.state_worth(counts)
         costs = np.where(after == layout_graph.NONE, np.inf, worth[present][:, None] - worth[after])
-        # Rounded, so that places alike in all but the last bit are alike, and the order of places decides.
+        # Rounded: places that differ in the last bit only are equal, and their order decides.
         best = np.round(costs, 13).argmin(axis=1)
         return costs[np.arange(len(present)), best], places[best]
 
@@ -186,7 +186,7 @@ class SlotTable:
         order: Sequence[int],
         allowed: NDArray[np.bool_] | None,
     ) -> tuple[Slot, ...] | None:
-        """Every combination, one per kind of GPU: GPUs in the same state are alike."""
+        """Try every combination; GPUs in the same state are interchangeable."""
         current = np.array(states, np.int64)
         gpus = np.arange(len(current)) if allowed is None else np.flatnonzero(allowed)
         hopeless: set[tuple[int, tuple[int, ...]]] = set()
@@ -232,12 +232,12 @@ def _request_shares(graph: layout_graph.LayoutGraph, mix: Mapping[str, float] | 
 def _expected_waste(
     graph: layout_graph.LayoutGraph, shares: NDArray[np.float64], free: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Expected units left when requests of the mix fill the GPU, each in its best place, until none fits."""
+    """Expected free units after requests of the mix have filled the GPU, each in its best place, until none fits."""
     waste = np.zeros(len(graph))
     known = [
         (share, graph.places_of(profile.name)) for share, profile in zip(shares, graph.profiles, strict=True) if share
     ]
-    # A layout grows only into states of larger number.
+    # A layout with one more slice has a larger state number.
     for state in range(len(graph) - 1, -1, -1):
         outcome = weight = 0.0
         for share, places in known:

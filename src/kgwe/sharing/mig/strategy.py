@@ -1,20 +1,20 @@
-"""Layouts for a MIGStrategy: so much of the GPUs' memory in this profile, so much in that.
+"""Layouts for a MIGStrategy, whose distribution gives each profile a share of the GPU memory.
 
-A share is a fraction of the memory units of all selected GPUs together. What is left of 1 stays whole GPUs:
-`floor(left * GPUs)` of them are not cut. The rest is rounded over all GPUs at once, by largest remainder:
+A share is a fraction of the memory units of all selected GPUs together. The remainder to 1 stays uncut:
+`floor(remainder * GPUs)` GPUs are left whole. The rest is rounded over all GPUs at once, by largest remainder:
 
-1. each profile gets the whole instances in its share, `floor(share * units of all GPUs / units of one)`;
-2. the units this leaves of all shares go to one instance more for each profile, in the order of the fractions
-   cut off in step 1 (largest first; of equal ones the wider, then by name), where they suffice;
-3. units that still remain stay free.
+1. Each profile gets the whole slices in its share, `floor(share * units of all GPUs / units of one slice)`.
+2. The units left over give one more slice to each profile, where they suffice, in the order of the fractions cut off in
+   step 1: largest first, then the wider profile, then by name.
+3. Units that still remain stay free.
 
-Then the instances are laid out, wide and choosy profiles first, each where it takes the least room from those
-still to come. That is exact for all geometries known (places nest in each other). Some of the rounded numbers
-cannot be had on any layout, such as eight 1g on one GPU, whose eighth unit only a wider instance can use: these are
-reported as short, never cut illegally and never taken from GPUs that stay whole.
+Then the slices are laid out, wide profiles and those with few starts first, each where it takes the least room from the
+profiles that follow. That is exact for all known geometries, whose places nest in each other. Some rounded numbers are
+not possible on any layout, such as eight 1g on one GPU, whose eighth unit only a wider slice can use. They are reported
+as short; GPUs that stay whole are never cut for them.
 
-Instances in use stay, and count for their profile even where it gets fewer. Spare ones stay where the new layout wants
-them; if keeping all that are wanted would leave something short that a fresh layout has room for, it is the fresh one.
+Slices in use stay, and count for their profile even beyond its share. Spare slices stay where the new layout has them.
+If keeping them leaves a profile short that a fresh layout has room for, the fresh layout is used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from kgwe.model.gpu import mig
 
-# Shares come as decimal or binary fractions from a manifest; this reads both as what was meant.
+# Shares in a manifest are decimal or binary fractions; this reads both as intended.
 _FINEST_SHARE: Final = 1_000_000
 # Three thirds make a little more than one.
 _ONE: Final = Fraction(1_000_001, 1_000_000)
@@ -43,34 +43,34 @@ _ONE: Final = Fraction(1_000_001, 1_000_000)
 
 @dataclass(frozen=True, slots=True)
 class GpuPlan:
-    """What one GPU is to become."""
+    """The planned layout of one GPU."""
 
     layout: tuple[mig.Placement, ...]
-    """All instances afterwards, by start; none: a whole GPU."""
+    """All slices after the change, by start; empty: a whole GPU."""
     destroy: tuple[mig.Placement, ...] = ()
     create: tuple[mig.Placement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FittedLayouts:
-    """The layouts of all GPUs, in the order given, and how near they come."""
+    """The layouts of all GPUs, in the given order, and how near they come to the distribution."""
 
     gpus: tuple[GpuPlan, ...]
     wanted: Mapping[str, int]
-    """Instances of each profile after rounding."""
+    """Slices of each profile after rounding."""
     counts: Mapping[str, int]
-    """Instances there will be."""
+    """Slices of each profile in these layouts."""
     shares: Mapping[str, float] = field(default_factory=dict)
-    """Shares of the memory units there will be: status.currentDistribution."""
+    """Profile -> its share of the memory units in these layouts: status.currentDistribution."""
 
     @property
     def short(self) -> Mapping[str, int]:
-        """Instances that no layout has room for, beside what is in use."""
+        """Slices that no layout has room for beside those in use."""
         return {name: missing for name, n in self.wanted.items() if (missing := n - self.counts.get(name, 0)) > 0}
 
     @property
     def over(self) -> Mapping[str, int]:
-        """Instances in use beyond the share of their profile; they go when their work ends."""
+        """Slices in use beyond the share of their profile; they go when their workloads end."""
         return {name: extra for name, n in self.counts.items() if (extra := n - self.wanted.get(name, 0)) > 0}
 
     @property
@@ -79,7 +79,7 @@ class FittedLayouts:
 
 
 def round_shares(geometry: mig.Geometry, gpus: int, distribution: Mapping[str, float]) -> dict[str, int]:
-    """Instances of each profile on that many GPUs, by the rule above."""
+    """Slices of each profile on that many GPUs, by the rounding above."""
     shares = _parse_distribution(geometry, distribution)
     units = gpus * geometry.units
     exact = {name: share * units / geometry.profile(name).units for name, share in shares.items()}
@@ -94,19 +94,19 @@ def round_shares(geometry: mig.Geometry, gpus: int, distribution: Mapping[str, f
 
 
 def count_whole_gpus(geometry: mig.Geometry, gpus: int, distribution: Mapping[str, float]) -> int:
-    """GPUs that no profile may cut."""
+    """GPUs that the distribution leaves whole."""
     return int((1 - sum(_parse_distribution(geometry, distribution).values())) * gpus)
 
 
 def fit_distribution(
     geometry: mig.Geometry, gpus: Sequence[GpuSlices], distribution: Mapping[str, float]
 ) -> FittedLayouts:
-    """The layouts that come nearest to a distribution without touching what is in use."""
+    """The layouts nearest to a distribution that keep all slices in use."""
     wanted = round_shares(geometry, len(gpus), distribution)
     whole = count_whole_gpus(geometry, len(gpus), distribution)
     names = {*wanted, *(each.profile.name for gpu in gpus for each in (*gpu.used, *gpu.spare))}
     graph = layout_graph.get_layout_graph(geometry, tuple(names))
-    # In use first, then those already cut: the whole ones are the least work to leave whole.
+    # GPUs in use first, then those already cut: whole GPUs are best left whole.
     order = sorted(range(len(gpus)), key=lambda i: (not gpus[i].used, not gpus[i].spare, i))
     open_gpus = np.zeros(len(gpus), np.bool_)
     open_gpus[order[: len(gpus) - whole]] = True
@@ -138,7 +138,7 @@ def _parse_distribution(geometry: mig.Geometry, distribution: Mapping[str, float
 def _keep_used(
     gpus: Sequence[GpuSlices], wanted: Mapping[str, int], open_gpus: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> list[tuple[mig.Placement, ...]]:
-    """What is in use, and the spare instances that are wanted; the first ones where they are too many."""
+    """The slices in use, and the wanted spare slices; the first of them if there are too many."""
     need = Counter(wanted)
     need.subtract(each.profile.name for gpu in gpus for each in gpu.used)
     kept = []
@@ -158,7 +158,7 @@ def _fill_layouts(
     wanted: Mapping[str, int],
     open_gpus: np.ndarray[tuple[int], np.dtype[np.bool_]],
 ) -> list[int]:
-    """Add what is wanted, wide and choosy profiles first, each where it takes least from those that follow."""
+    """Add wanted slices, wide profiles first, each where it takes the least room from the profiles that follow."""
     states = np.array([graph.find_state(layout) for layout in kept], np.int64)
     present = Counter(each.profile.name for layout in kept for each in layout)
     room = graph.room
@@ -167,14 +167,14 @@ def _fill_layouts(
         key=lambda each: (-each.units, len(each.starts), each.limit, -each.compute, each.name),
     )
     for number, profile in enumerate(order):
-        # Room of wide profiles counts before any room of narrow ones: no GPU holds 16 of anything.
+        # Room for wide profiles outweighs all room for narrow ones: no GPU holds 16 slices.
         worth = np.zeros(len(graph), np.int64)
         for later in order[number + 1 :]:
             worth = worth * 16 + room[:, graph.find_profile(later.name)]
         places = np.array(graph.places_of(profile.name))
         after = graph.with_place[:, places]
         lost = np.where(after == layout_graph.NONE, np.iinfo(np.int64).max, 2 * (worth[:, None] - worth[after]))
-        # Of equal places one on a GPU that is cut already.
+        # Of equal places, one on a GPU that is already cut.
         cost = lost.min(axis=1) + ((np.arange(len(graph)) == 0) & (lost.min(axis=1) < np.iinfo(np.int64).max))
         best = after[np.arange(len(graph)), lost.argmin(axis=1)]
         for _ in range(wanted[profile.name] - present[profile.name]):
@@ -186,7 +186,7 @@ def _fill_layouts(
 
 
 def _units(graph: layout_graph.LayoutGraph, states: Sequence[int], wanted: Mapping[str, int]) -> int:
-    """Memory units of wanted instances."""
+    """Memory units of the wanted slices in these states."""
     counts = _count(graph, states)
     return sum(min(n, counts[name]) * graph.geometry.profile(name).units for name, n in wanted.items())
 

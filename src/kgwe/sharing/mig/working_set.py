@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: moving less than this part of the memory units is not worth a cut
 DEAD_BAND: Final = 0.1
-# Steps in which a forecast is looked at: a table is made for each mix.
+# Resolution of the forecast mix: a table is built for each mix.
 _MIX_STEPS: Final = 10
 
 
@@ -73,10 +73,10 @@ class WorkingSet:
         warm = [place for place in gpu.warm if place in gpu.spare] if and_warm else []
         return tuple(dict.fromkeys((*gpu.used, *self._put_aside[number], *warm)))
 
-    # --- 1. what is there already -----------------------------------------------------------------------
+    # --- 1. spare slices --------------------------------------------------------------------------------
 
     def set_aside(self, asks: Iterable[SliceRequest]) -> list[SliceRequest]:
-        """Set spare instances aside for waiting requests; returns the requests that remain."""
+        """Set spare slices aside for waiting requests; returns the remaining requests."""
         spare: dict[tuple[str, str], list[tuple[int, mig.Placement]]] = {}
         for node, numbers in self._on.items():
             for number in numbers:
@@ -101,7 +101,7 @@ class WorkingSet:
     # --- 2. the distribution ----------------------------------------------------------------------------
 
     def apply_distribution(self) -> Mapping[str, int]:
-        """Apply the distribution where that is due; returns the missing instances."""
+        """Apply the distribution where that is due; returns the slices it lacks."""
         group = self._group
         everywhere = group.is_due or not group.is_dynamic
         if not everywhere and all(gpu.is_decided for gpu in self._gpus):
@@ -109,7 +109,7 @@ class WorkingSet:
         if not self._distribution:
             self._mark_decided()
             return {}
-        # New GPUs first, then idle ones: what the distribution leaves whole is best what somebody has whole.
+        # New GPUs first, then idle ones: the GPUs left whole should be those that pods use undivided.
         order = sorted(range(len(self._gpus)), key=lambda i: (self._gpus[i].is_decided, self._gpus[i].is_taken, i))
         shares = self._wanted_shares()
         cut = strategy.fit_distribution(
@@ -118,7 +118,7 @@ class WorkingSet:
         if group.is_dynamic and group.is_due and not self._is_worth_it(cut):
             self._mark_decided()
             return {}
-        # Those that become whole come first: no other is cut for them before.
+        # GPUs that become whole come first, so that no other GPU is cut to replace them.
         for number, plan in sorted(zip(order, cut.gpus, strict=True), key=lambda each: bool(each[1].layout)):
             self._set_layout(number, plan.layout, may_change=self._may_change(number, everywhere=everywhere))
         return cut.short
@@ -193,7 +193,7 @@ class WorkingSet:
                     self.apply(numbers, plan)
                     return None
                 stuck = plan.detail
-        return stuck or "every GPU is being cut, is used as a whole, or stays whole"
+        return stuck or "no GPU can be re-cut: each is changing, in use undivided, or kept whole by the distribution"
 
     def list_candidates(self, ask: SliceRequest) -> Iterator[list[int]]:
         """GPUs to consider together: all of them for a single slice, else node by node."""
@@ -226,7 +226,7 @@ class WorkingSet:
         return recut.plan_recut(_table(self._group, frozenset(names)), gpus, ask.profile, ask.count)
 
     def _to_gpu_slices(self, number: int, *, and_warm: bool) -> GpuSlices:
-        """As `recut` sees it; remembered, because most GPUs stay as they are from one request to the next."""
+        """The slices of a GPU for `recut`; cached, because most GPUs do not change between two requests."""
         key = number, and_warm
         if key not in self._seen:
             held = self._occupied_places(number, and_warm=and_warm)
@@ -234,7 +234,7 @@ class WorkingSet:
         return self._seen[key]
 
     def _select_distinct(self, numbers: Sequence[int], *, and_warm: bool) -> list[int]:
-        """One GPU of each kind: for a single slice more of a kind are of no use."""
+        """One GPU of each kind: for a single slice, more GPUs of a kind cannot help."""
         kinds: dict[tuple[frozenset[str], frozenset[str], bool], int] = {}
         for number in numbers:
             key = number, and_warm
@@ -267,6 +267,7 @@ class WorkingSet:
     # --- 4. ahead of demand -----------------------------------------------------------------------------
 
     def warm_up(self, profile: str) -> None:
+        """Create a spare slice of the profile if there is none and free units allow it."""
         if profile not in self._group.geometry.profiles:
             return
         if any(place.profile.name == profile for number in range(len(self._gpus)) for place in self._free(number)):
@@ -278,7 +279,7 @@ class WorkingSet:
             if isinstance(plan, Recut) and not plan.destroyed:
                 self.apply(cut, plan)
 
-    # --- who makes way ----------------------------------------------------------------------------------
+    # --- draining ---------------------------------------------------------------------------------------
 
     def plan_with_yielding(
         self, numbers: Sequence[int], ask: SliceRequest, yielding: Mapping[str, Sequence[mig.Placement]]
@@ -300,10 +301,12 @@ class WorkingSet:
                 self._gpus[number] = replace(gpu, used=used, spare=(*gpu.spare, *gone))
                 self._invalidate(number)
 
-    def can_place(self, ask: SliceRequest) -> bool:
+    def try_place(self, ask: SliceRequest) -> bool:
+        """Set slices aside for a request, re-cutting GPUs if necessary; False if that is impossible."""
         return not self.set_aside([ask]) or self.recut_for(ask) is None
 
     def start_drain(self, number: int, drain: Drain) -> None:
+        """Withhold the slices of a drain and leave the GPU as it is until the drain ends."""
         gpu = self._gpus[number]
         self.gate = self.gate.admit(gpu.node)
         self._gpus[number] = replace(gpu, drain=drain)
@@ -327,7 +330,7 @@ def _table(group: Group, names: frozenset[str]) -> SlotTable:
     profiles = tuple(name for name in geometry.profiles if name in {*layout_graph.plain_profiles(geometry), *names})
     weights = {name: group.mix[name] for name in profiles if group.mix.get(name, 0.0) > 0}
     total = sum(weights.values())
-    # Of a profile that is rarely asked a little is kept: what nobody asked of late may still come.
+    # Every profile keeps a small weight: one without recent requests may still be requested.
     mix = (
         tuple((name, max(1, round(_MIX_STEPS * weights.get(name, 0.0) / total))) for name in profiles) if total else ()
     )

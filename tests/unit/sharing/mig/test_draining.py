@@ -75,7 +75,7 @@ def test_who_consents_and_has_another_place_is_asked_and_the_card_stays_as_it_is
     assert drained(decision) == {"GPU-0": (["a"], "wide")}
     assert decision.gpus[0].drain == Drain("wide", frozenset({"a"}), places(A100, "1g.10gb@5 1g.10gb@6"))
     assert not decision.changed
-    assert decision.waiting["wide"] == "pod a: asked to make way"
+    assert decision.waiting["wide"] == "asked to leave: pod a"
     again = decide_layouts(replace(given, gpus=decision.gpus), [WIDE], OPEN)
     assert drained(again) == drained(decision), "it is stable"
     assert not again.changed

@@ -118,7 +118,7 @@ def test_lives_follow_from_who_has_what_and_what_runs() -> None:
         instance("MIG-3", 3, busy=True),
         instance("", 4),
     )
-    card = lifecycle.observe(A100, seen, frozenset({"MIG-2", "MIG-3"}))
+    card = lifecycle.observe_gpu(A100, seen, frozenset({"MIG-2", "MIG-3"}))
     lives = [each.life for each in card.slices]
     assert lives == [Life.FREE, Life.RELEASED, Life.ALLOCATED, Life.IN_USE, Life.HALFWAY]
     assert [name for each in card.slices if (name := each.name) and each.may_go] == ["1g.10gb@0", "1g.10gb@4"]
@@ -126,7 +126,7 @@ def test_lives_follow_from_who_has_what_and_what_runs() -> None:
 
 
 def test_where_nobody_can_tell_everything_is_somebodys() -> None:
-    card = lifecycle.observe(A100, device(instance("MIG-0", 0)), None)
+    card = lifecycle.observe_gpu(A100, device(instance("MIG-0", 0)), None)
     assert [each.life for each in card.slices] == [Life.ALLOCATED]
     assert card.is_occupied
 
@@ -141,12 +141,12 @@ def test_where_nobody_can_tell_everything_is_somebodys() -> None:
     ],
 )
 def test_modes(enabled: bool, pending: bool, mode: Mode) -> None:  # noqa: FBT001 - parametrized
-    assert lifecycle.observe(A100, device(enabled=enabled, pending=pending), frozenset()).mode is mode
+    assert lifecycle.observe_gpu(A100, device(enabled=enabled, pending=pending), frozenset()).mode is mode
 
 
 def test_a_profile_we_do_not_know_is_still_in_the_way() -> None:
     strange = Instance("MIG-9", 1, "2g.99gb+x", 0, 4, 1, is_busy=True)
-    card = lifecycle.observe(A100, device(strange), frozenset({"MIG-9"}))
+    card = lifecycle.observe_gpu(A100, device(strange), frozenset({"MIG-9"}))
     left = lifecycle.plan_steps(A100, card, wish(A100, "4g.40gb@0"))
     assert not left.steps
     assert len(left.waits) == 2

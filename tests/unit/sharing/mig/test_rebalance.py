@@ -52,7 +52,7 @@ def test_a_fixed_distribution_does_not_follow_demand() -> None:
     here = cut(0, spare="1g.10gb@0 1g.10gb@1 1g.10gb@2 1g.10gb@3 1g.10gb@4 1g.10gb@5 1g.10gb@6")
     decision = decide_layouts(group(here, dynamic=False), [SliceRequest("pod", "3g.40gb")], OPEN)
     assert not decision.changed
-    assert decision.waiting == {"pod": "no 3g.40gb is spare, and the distribution is fixed"}
+    assert decision.waiting == {"pod": "no spare 3g.40gb, and allowDynamicReconfig is false"}
 
 
 def test_what_waits_is_cut_for_beside_what_is_in_use() -> None:
@@ -107,7 +107,9 @@ def test_cards_the_distribution_leaves_whole_stay_whole() -> None:
 def test_a_card_that_is_being_cut_is_not_cut_again() -> None:
     decision = decide_layouts(group(cut(0, spare="1g.10gb@0", is_open=False)), [SliceRequest("a", "7g.80gb")], OPEN)
     assert not decision.changed
-    assert decision.waiting == {"a": "every GPU is being cut, is used as a whole, or stays whole"}
+    assert decision.waiting == {
+        "a": "no GPU can be re-cut: each is changing, in use undivided, or kept whole by the distribution"
+    }
 
 
 def test_slices_that_were_busy_of_late_are_the_last_to_go() -> None:

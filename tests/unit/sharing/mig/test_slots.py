@@ -67,7 +67,7 @@ def test_dra_driver_933_the_hole_is_named_when_nothing_fits():
     blocked = choose(slots.SlotTable(PLAIN), fleet(["1g.10gb@0", "1g.10gb@1", "1g.10gb@5"]), "3g.40gb")
     assert blocked.reason is slots.Shortage.HOLE
     assert blocked.most_free == 5
-    assert "no 3g.40gb may start there" in blocked.detail
+    assert "block every start of a 3g.40gb" in blocked.detail
 
 
 def test_dra_driver_933_a_2g_is_placed_in_the_hole_that_is_left():

@@ -251,7 +251,7 @@ class MigReconfigurer:
             except errors.Permanent as exc:
                 self._set_progress(device.uuid, Phase.FAILED, str(exc))
                 continue
-            card = lifecycle.observe(geometry, device, held, is_busy=device.uuid in busy)
+            card = lifecycle.observe_gpu(geometry, device, held, is_busy=device.uuid in busy)
             seen[device.uuid] = _ObservedGpu(device, geometry, card)
         for uuid in self._work.keys() - {each.uuid for each in devices}:
             self._set_progress(uuid, Phase.FAILED, "no such GPU on this node")
