@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.clusters.bed import condition, kgwe
 
-from kgwe.cluster.workload import manifests, placement_annotations
+from kgwe.cluster.workload import placement_annotations
+from kgwe.cluster.workload.manifests import run_manifest
 from kgwe.kube.api import resources
 from kgwe.kube.translate import podspec
 from kgwe.model.units import amounts
@@ -61,7 +62,9 @@ async def allow_pods(bed: Bed, most: int) -> None:
 def running(bed: Bed, workload: Any) -> dict[int, str]:
     """Index of each pod of the workload that runs -> its node."""
     mine = [
-        pod for pod in bed.pods.store.values() if pod.metadata.labels.get(manifests.UID_LABEL) == workload.metadata.uid
+        pod
+        for pod in bed.pods.store.values()
+        if pod.metadata.labels.get(run_manifest.UID_LABEL) == workload.metadata.uid
     ]
     return {
         int(pod.metadata.annotations[placement_annotations.INDEX_ANNOTATION]): pod.spec.nodeName

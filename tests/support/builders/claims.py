@@ -15,7 +15,7 @@ from tests.support.builders.objects import (
 )
 
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.workload import dra_claims
+from kgwe.cluster.workload.manifests import dra_claims
 from kgwe.kube.api import resources
 from kgwe.kube.api.core import PodResourceClaim, PodResourceClaimStatus
 from kgwe.kube.api.resource import DRIVER

@@ -24,7 +24,8 @@ from kgwe.cluster.registry.run_registry import RunRegistry
 from kgwe.cluster.registry.run_table import RunTable
 from kgwe.cluster.registry.workload_registry import WorkloadRegistry
 from kgwe.cluster.state.owner_directory import OwnerDirectory
-from kgwe.cluster.workload import manifests, runs, scheduler_policy
+from kgwe.cluster.workload import runs, scheduler_policy
+from kgwe.cluster.workload.manifests import run_manifest
 from kgwe.cluster.workload.workload import Workload, from_kgwe, from_warp
 from kgwe.kube.api import resources
 
@@ -58,7 +59,7 @@ class Selector:
 
 
 _SELECTORS: Final[Mapping[Resource[Any], Selector]] = {
-    resources.DEPLOYMENT: Selector(label=manifests.SELECTOR),
+    resources.DEPLOYMENT: Selector(label=run_manifest.SELECTOR),
     # Ended pods hold nothing; leaving them out keeps memory flat however many Jobs have run.
     resources.POD: Selector(field="status.phase!=Succeeded,status.phase!=Failed"),
 }
@@ -283,5 +284,5 @@ class ClusterState:
 
     def is_early(self, pod: core.Pod) -> bool:
         """Whether a pod of a workload is seen before its Job: the watches of pods and Jobs are two."""
-        workload = self.workload(pod.metadata.labels.get(manifests.UID_LABEL, ""))
+        workload = self.workload(pod.metadata.labels.get(run_manifest.UID_LABEL, ""))
         return workload is not None and workload.meta.namespace == pod.metadata.namespace and self.run_of(pod) is None

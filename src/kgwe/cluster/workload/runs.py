@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kgwe.cluster.workload import dra_claims, manifests, placement_annotations
+from kgwe.cluster.workload import placement_annotations
+from kgwe.cluster.workload.manifests import dra_claims, run_manifest
 from kgwe.kube.api import resources
 from kgwe.kube.translate import podspec
 from kgwe.model.units import amounts
@@ -69,7 +70,7 @@ class Run:
         """The generation of the workload it was made from; 0 when it is not known."""
         if not self.is_signed:
             return 0
-        return max(placement_annotations.count_in(self.meta.annotations.get(manifests.GENERATION_ANNOTATION, "")), 0)
+        return max(placement_annotations.count_in(self.meta.annotations.get(run_manifest.GENERATION_ANNOTATION, "")), 0)
 
     @property
     def node(self) -> str:
@@ -113,7 +114,7 @@ class Run:
                 pod.metadata.annotations.get(placement_annotations.INDEX_ANNOTATION, "")
             )
         owner, number = placement_annotations.seat_of(pod.metadata.annotations) or ("", -1)
-        return number if owner == self.meta.labels.get(manifests.UID_LABEL) else -1
+        return number if owner == self.meta.labels.get(run_manifest.UID_LABEL) else -1
 
 
 def read_job(job: core.Job) -> Run:
@@ -126,8 +127,8 @@ def read_job(job: core.Job) -> Run:
         pods=pods,
         seats=_seats(job.metadata, spec.template.spec, pods),
         wanted=podspec.sum_requests(spec.template.spec),
-        planned=manifests.planned_amounts(job.metadata.annotations),
-        details=manifests.decode_details(job.metadata.annotations),
+        planned=run_manifest.planned_amounts(job.metadata.annotations),
+        details=run_manifest.decode_details(job.metadata.annotations),
         done=parse_indexes(status.completedIndexes, pods),
         ended=ended,
         failing=any(c.type == "FailureTarget" and c.status == "True" for c in status.conditions),
@@ -148,8 +149,8 @@ def read_deployment(deployment: apps.Deployment) -> Run:
         pods=spec.replicas,
         seats=_seats(deployment.metadata, spec.template.spec, spec.replicas),
         wanted=podspec.sum_requests(spec.template.spec),
-        planned=manifests.planned_amounts(deployment.metadata.annotations),
-        details=manifests.decode_details(deployment.metadata.annotations),
+        planned=run_manifest.planned_amounts(deployment.metadata.annotations),
+        details=run_manifest.decode_details(deployment.metadata.annotations),
         suspended=spec.replicas == 0,
         claims=dra_claims.is_used(spec.template.spec),
         made=deployment.status.replicas,
@@ -217,7 +218,7 @@ def _within_plan(run: Run, workload: Workload) -> Amounts:
     """
     if (planned := run.planned) is None:
         is_same = run.is_signed and run.generation == workload.meta.generation
-        told = manifests.specified_amounts(workload) if is_same else None
+        told = run_manifest.specified_amounts(workload) if is_same else None
         planned = (told or {amounts.PODS: 1}) | amounts.gpus(run.wanted)
     return {name: min(amount, max(planned[name], 0)) for name, amount in run.wanted.items() if name in planned}
 
@@ -244,7 +245,7 @@ def belongs_to(run: Run, workload: Workload) -> bool:
         owner is not None
         and owner.uid == workload.meta.uid
         and run.meta.namespace == workload.meta.namespace
-        and run.meta.name == manifests.job_name(workload)
+        and run.meta.name == run_manifest.job_name(workload)
     )
 
 
@@ -269,7 +270,7 @@ def maker_of(pod: core.Pod) -> str:
         return ""
     if controller.kind == "Job":
         return f"{pod.metadata.namespace}/{controller.uid}"
-    run = pod.metadata.labels.get(manifests.RUN_LABEL, "")
+    run = pod.metadata.labels.get(run_manifest.RUN_LABEL, "")
     if controller.kind != "ReplicaSet" or not run:
         return ""
     deployment, _, _ = controller.name.rpartition("-")
@@ -280,7 +281,7 @@ def maker_key(run: Run) -> str:
     """The key that `maker_of` returns for its pods."""
     if not run.serves:
         return f"{run.meta.namespace}/{run.meta.uid}"
-    return f"{run.meta.namespace}/{run.meta.name}/{run.meta.labels.get(manifests.RUN_LABEL, '')}"
+    return f"{run.meta.namespace}/{run.meta.name}/{run.meta.labels.get(run_manifest.RUN_LABEL, '')}"
 
 
 def parse_indexes(text: str, pods: int) -> frozenset[int]:

@@ -34,7 +34,8 @@ from kgwe.apps.scheduler.settings import Settings
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.workload import manifests, placement_annotations, relocation
+from kgwe.cluster.workload import placement_annotations, relocation
+from kgwe.cluster.workload.manifests import run_manifest
 from kgwe.cluster.workload.owner import Replacement
 from kgwe.cluster.workload.workload import Details
 from kgwe.kube.api import resources
@@ -274,7 +275,7 @@ def in_leaf(leaf, name):
 
 def with_old_details():
     made = job(seats=TWO)
-    notes = made.metadata.annotations | {manifests.DETAILS_ANNOTATION: manifests.encode_details(OLD)}
+    notes = made.metadata.annotations | {run_manifest.DETAILS_ANNOTATION: run_manifest.encode_details(OLD)}
     return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, annotations=notes))
 
 
@@ -291,7 +292,7 @@ async def test_a_plan_that_recovery_changed_is_stored_with_its_own_domain_and_ba
         "n1",
         "n3",
     ]
-    new = manifests.decode_details(stored)
+    new = run_manifest.decode_details(stored)
     assert new is not None
     assert (new.domain, new.score, new.parts) == ("spine/s", None, ())
     assert new.gb_per_s != OLD.gb_per_s
@@ -304,7 +305,7 @@ async def test_a_plan_that_recovery_changed_is_stored_with_its_own_domain_and_ba
 
 
 async def test_what_is_not_known_of_a_changed_plan_is_left_out():
-    found = manifests.moved_details(None, "node n2 is lost")
+    found = run_manifest.moved_details(None, "node n2 is lost")
     assert (found.domain, found.gb_per_s, found.score) == ("", None, None)
     assert found.reasons == "domain and bandwidth are not known\nchanged by recovery: node n2 is lost"
 

@@ -20,7 +20,8 @@ from kgwe import errors
 from kgwe.apps.background import TaskSet
 from kgwe.apps.scheduler.disruption.failures import Failures
 from kgwe.cluster.state import effective_seats
-from kgwe.cluster.workload import manifests, placement_annotations, relocation
+from kgwe.cluster.workload import placement_annotations, relocation
+from kgwe.cluster.workload.manifests import run_manifest
 from kgwe.cluster.workload.owner import parse_gang
 from kgwe.cluster.workload.plan_text import PlanTooLarge
 from kgwe.kube.api.kgwe.gpuworkload import Phase, RecoveryPolicy
@@ -231,12 +232,12 @@ class RecoveryExecutor:
             self._start_again(owner, run)
             return
         note = self._under_way[owner].words
-        details = manifests.moved_details(
+        details = run_manifest.moved_details(
             self._state.fleet.gangs.survey(gang, [_cards_of(seat) for seat in seats]), note
         )
         annotations = {
             placement_annotations.PLAN_ANNOTATION: text,
-            manifests.DETAILS_ANNOTATION: manifests.encode_details(details),
+            run_manifest.DETAILS_ANNOTATION: run_manifest.encode_details(details),
             relocation.NOTE_ANNOTATION: note,
         }
         if repaired.restarts:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe import errors
-from kgwe.cluster.workload import dra_claims, manifests, placement_annotations, relocation, signatures
+from kgwe.cluster.workload import placement_annotations, relocation, signatures
+from kgwe.cluster.workload.manifests import dra_claims, run_manifest
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import STRATEGIC_MERGE_PATCH
 from kgwe.kube.client.replace import ProtobufReplacer
@@ -147,7 +148,7 @@ class Pinner:
         names, run, meta = self._state.reader.cards, self._state.runs.get(owner), pod.metadata
         if run is not None and dra_claims.is_exact(pod, run.meta.name, run.seats, holding, names):
             return False
-        body = dra_claims.build_claim(pod, holding, names, {manifests.UID_LABEL: owner})
+        body = dra_claims.build_claim(pod, holding, names, {run_manifest.UID_LABEL: owner})
         name, known = body["metadata"]["name"], dra_claims.claim_name_of(pod)
         if known in ("", name):
             return False if known else None

@@ -28,7 +28,8 @@ from kgwe.apps.scheduler.workloads.run_follower import RunFollower
 from kgwe.apps.scheduler.workloads.setbacks import Setbacks
 from kgwe.apps.scheduler.workloads.waiting_status import WaitingNotices
 from kgwe.apps.scheduler.workloads.writer import StatusWriter
-from kgwe.cluster.workload import manifests, scheduler_policy
+from kgwe.cluster.workload import scheduler_policy
+from kgwe.cluster.workload.manifests import run_manifest
 from kgwe.cluster.workload.plan_text import PlanTooLarge
 from kgwe.cluster.workload.workload import WARP, Workload
 from kgwe.kube.api import timestamp
@@ -273,7 +274,7 @@ class Reconciler:
             elif self._planner.has_plan(uid):
                 # Its run may have been created a moment ago, and the watch has not shown it yet.
                 with contextlib.suppress(errors.NotFound):
-                    resource, name = manifests.resource_of(workload), manifests.job_name(workload)
+                    resource, name = run_manifest.resource_of(workload), run_manifest.job_name(workload)
                     await self._client.delete(resource, name, workload.meta.namespace)
         except errors.Permanent as exc:
             # The garbage collector deletes it by its owner reference; the user's delete must not wait for us.

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kgwe import errors
-from kgwe.cluster.workload import dra_claims, placement_annotations, plan_text, relocation, rendezvous
+from kgwe.cluster.workload import placement_annotations, plan_text, relocation
+from kgwe.cluster.workload.manifests import dra_claims, rendezvous
 from kgwe.cluster.workload.workload import Details
 from kgwe.kube.api import core, resources
 from kgwe.kube.translate import podrequest, podspec
@@ -32,7 +33,7 @@ from kgwe.placement.planning.ask import Ask
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kgwe.cluster.workload.dra_claims import Naming
+    from kgwe.cluster.workload.manifests.dra_claims import Naming
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.api.resources import Resource
     from kgwe.model.units.amounts import Amounts
