@@ -16,7 +16,7 @@ from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.state.cluster_state import ClusterState, selector_of
 from kgwe.cluster.state.running_view import RunningView
 from kgwe.cluster.workload import scheduler_policy as policy
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload.manifests import pod_template, workload_ask
 from kgwe.cluster.workload.pdb import DisruptionBudgets
 from kgwe.kube import dialects
 from kgwe.kube.api import resources, timestamp
@@ -97,8 +97,8 @@ class View:
     def ask_of(self, workload: Workload) -> Ask:
         """What a workload asks for, within the limits that hold for all; Permanent when it makes no sense."""
         try:
-            ask = run_manifest.build_ask(
-                workload, run_manifest.build_pod_template(workload, names.DEFAULT_IMAGE), frozenset()
+            ask = workload_ask.build_ask(
+                workload, pod_template.build_pod_template(workload, names.DEFAULT_IMAGE), frozenset()
             )
         except (KeyError, TypeError, AttributeError, ValueError) as exc:
             raise errors.Permanent(f"podTemplate cannot be run: {exc}") from exc

@@ -13,7 +13,7 @@ from tests.support.clusters.bed import kgwe
 from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
-from kgwe.cluster.workload.manifests.run_manifest import UID_LABEL
+from kgwe.cluster.workload.metadata_keys import UID_LABEL
 from kgwe.kube.api import resources
 from kgwe.kube.api.resource import DRIVER, GPU_CLASS
 from kgwe.kube.client.informer import Informer

@@ -11,8 +11,7 @@ from tests.support.clusters.bed import condition, kgwe
 from tests.support.clusters.distributed import nodes_of, pods_of
 
 from kgwe import errors
-from kgwe.cluster.workload import placement_annotations
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.kube.api import resources
 from kgwe.local.fleet import apply, models
 from kgwe.model.units import amounts
@@ -197,7 +196,7 @@ class TestGangs:
         (job,) = bed.jobs_of(workload)
         gone = {
             "metadata": {
-                "annotations": {placement_annotations.PLAN_ANNOTATION: None, run_manifest.DETAILS_ANNOTATION: None}
+                "annotations": {placement_annotations.PLAN_ANNOTATION: None, metadata_keys.DETAILS_ANNOTATION: None}
             }
         }
         await bed.client.patch(resources.JOB, job.metadata.name, gone, "default")

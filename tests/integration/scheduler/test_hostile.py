@@ -8,8 +8,7 @@ import pytest
 from tests.support.clusters.bed import condition, kgwe
 
 from kgwe import errors
-from kgwe.cluster.workload import placement_annotations
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.kube.api import resources
 from kgwe.model.units import amounts
 
@@ -25,7 +24,7 @@ async def test_a_forged_pod_does_not_disturb_running_work(bed: Bed):
     workload = await bed.submit(kgwe("w", 2))
     await bed.until_phase(workload, "Running")
     (job,) = bed.jobs_of(workload)
-    labels = {run_manifest.UID_LABEL: workload.metadata.uid}
+    labels = {metadata_keys.UID_LABEL: workload.metadata.uid}
     container = {"name": "c", "image": "x", "resources": {"limits": {amounts.GPU: "64"}}}
     forged = {"metadata": {"name": "forged", "labels": labels}, "spec": {"containers": [container]}}
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.clusters.bed import condition, kgwe
 
-from kgwe.cluster.workload import placement_annotations
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.kube.api import resources
 from kgwe.kube.translate import podspec
 from kgwe.model.units import amounts
@@ -64,7 +63,7 @@ def running(bed: Bed, workload: Any) -> dict[int, str]:
     mine = [
         pod
         for pod in bed.pods.store.values()
-        if pod.metadata.labels.get(run_manifest.UID_LABEL) == workload.metadata.uid
+        if pod.metadata.labels.get(metadata_keys.UID_LABEL) == workload.metadata.uid
     ]
     return {
         int(pod.metadata.annotations[placement_annotations.INDEX_ANNOTATION]): pod.spec.nodeName

@@ -21,7 +21,7 @@ from tests.support.clusters.broken import (
     where_of,
 )
 
-from kgwe.cluster.workload import placement_annotations, relocation
+from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.kube.api import resources
 from kgwe.local.fleet import faults
 from kgwe.placement.planning.plan import Seat
@@ -84,7 +84,7 @@ async def test_restart_gang_starts_the_healthy_again_where_they_are(bed: Bed):
     assert [after[0], after[1]] == where_of(before)[:2], "who could stay has its place again"
     assert after[2] == ({"a0", "a1", "a2", "a3"} - set(where_of(before))).pop()
     (job,) = bed.jobs_of(workload)
-    assert job.metadata.annotations[relocation.ROUND_ANNOTATION] == "1"
+    assert job.metadata.annotations[metadata_keys.ROUND_ANNOTATION] == "1"
 
 
 async def test_with_policy_none_nothing_is_done(bed: Bed):
@@ -167,7 +167,7 @@ async def test_a_plan_that_was_stored_and_not_carried_out_is_carried_out_by_the_
     seats[1] = Seat(spare, seats[1].gpus)
     annotations = {
         placement_annotations.PLAN_ANNOTATION: placement_annotations.encode(seats),
-        relocation.NOTE_ANNOTATION: f"node {lost} is lost",
+        metadata_keys.NOTE_ANNOTATION: f"node {lost} is lost",
     }
     await bed.client.patch(resources.JOB, job.metadata.name, {"metadata": {"annotations": annotations}}, "default")
 

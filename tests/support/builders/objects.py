@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kgwe.cluster.workload import placement_annotations
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.kube.api import resources
 from kgwe.kube.api.meta import OwnerReference
 from kgwe.kube.client.informer import Change
@@ -59,10 +58,10 @@ def run_meta(uid: str, owner: str, namespace: str, name: str, seats: tuple[Seat,
         "name": name,
         "namespace": namespace,
         "uid": uid,
-        "labels": {run_manifest.UID_LABEL: UID, run_manifest.RUN_LABEL: uid},
+        "labels": {metadata_keys.UID_LABEL: UID, metadata_keys.RUN_LABEL: uid},
         "annotations": {
             placement_annotations.PLAN_ANNOTATION: placement_annotations.encode(seats),
-            run_manifest.GENERATION_ANNOTATION: "1",
+            metadata_keys.GENERATION_ANNOTATION: "1",
         },
         "ownerReferences": owned_by(owner),
     }
@@ -130,7 +129,7 @@ def pod(
         "name": name,
         "namespace": namespace,
         "uid": f"uid-{name}",
-        "labels": {run_manifest.UID_LABEL: UID},
+        "labels": {metadata_keys.UID_LABEL: UID},
         "annotations": annotations,
         "ownerReferences": owned_by(job_uid, "Job", NAME),
     }
@@ -143,7 +142,7 @@ def replica(name: str, *, run: str = "dep-1", set_name: str = f"{NAME}-5d9c", se
     made = pod(name, **more, notes={placement_annotations.SEAT_ANNOTATION: seat} if seat else None)
     meta = msgspec.structs.replace(
         made.metadata,
-        labels={run_manifest.UID_LABEL: UID, run_manifest.RUN_LABEL: run},
+        labels={metadata_keys.UID_LABEL: UID, metadata_keys.RUN_LABEL: run},
         ownerReferences=tuple(make(OwnerReference, each) for each in owned_by("rs", "ReplicaSet", set_name)),
     )
     return msgspec.structs.replace(made, metadata=meta)

@@ -17,7 +17,7 @@ import pytest
 from tests.support.clusters import fork_server
 from tests.support.patience import PATIENCE_S
 
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.informer import Informer
@@ -101,8 +101,8 @@ class Bed:
         self._replicas: list[Replica] = []
         self._changed = asyncio.Event()
         self.workloads: dict[str, Informer[Any]] = {group: Informer(client, kind) for group, kind in KINDS.items()}
-        self.jobs = Informer(client, resources.JOB, label_selector=run_manifest.SELECTOR)
-        self.deployments = Informer(client, resources.DEPLOYMENT, label_selector=run_manifest.SELECTOR)
+        self.jobs = Informer(client, resources.JOB, label_selector=metadata_keys.SELECTOR)
+        self.deployments = Informer(client, resources.DEPLOYMENT, label_selector=metadata_keys.SELECTOR)
         self.pods = Informer(client, resources.POD)
         self.nodes = Informer(client, resources.NODE)
         #: (uid, phase) in the order they were seen
@@ -196,7 +196,7 @@ class Bed:
 
     def jobs_of(self, workload: Any) -> list[Any]:
         uid = workload.metadata.uid
-        return [job for job in self.jobs.store.values() if job.metadata.labels.get(run_manifest.UID_LABEL) == uid]
+        return [job for job in self.jobs.store.values() if job.metadata.labels.get(metadata_keys.UID_LABEL) == uid]
 
     async def until(self, true: Callable[[], Any], timeout_s: float = PATIENCE_S) -> None:
         """Return when `true()` is, looked at after every change the API server reports."""

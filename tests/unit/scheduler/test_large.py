@@ -10,7 +10,7 @@ from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.apps.scheduler.workloads.attempt import Attempt
 from kgwe.cluster.state import run_state
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload.manifests import pod_template, run_manifest, workload_ask
 from kgwe.cluster.workload.workload import status_patch
 from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpuworkload import GPUWorkloadStatus
@@ -34,8 +34,8 @@ def state(per_pod, **status):
 def stored_job(made):
     """The Job of a fresh plan, as the API server gives it back."""
     asking = made.workload(UID)
-    template = run_manifest.build_pod_template(asking, "image")
-    plan = planner.make_plan(made.fleet, run_manifest.build_ask(asking, template, frozenset()))
+    template = pod_template.build_pod_template(asking, "image")
+    plan = planner.make_plan(made.fleet, workload_ask.build_ask(asking, template, frozenset()))
     assert isinstance(plan, Plan), plan.message
     body = run_manifest.build_run(asking, template, plan)
     total = sum(len(key) + len(value) for key, value in body["metadata"]["annotations"].items())

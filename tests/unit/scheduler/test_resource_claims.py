@@ -34,7 +34,7 @@ from tests.support.builders.objects import (
 from kgwe import errors
 from kgwe.apps.scheduler.pods.pinner import Pinner
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.workload.manifests import dra_claims, run_manifest
+from kgwe.cluster.workload.manifests import dra_claims, pod_template, run_manifest, workload_ask
 from kgwe.cluster.workload.scheduler_policy import with_device_mode
 from kgwe.cluster.workload.workload import from_kgwe
 from kgwe.kube.api import resources
@@ -148,8 +148,8 @@ def plan(*seats: Seat) -> Any:
 
 def test_work_that_claims_goes_to_nodes_whose_cards_can_be_claimed():
     mine = asking()
-    constraints = run_manifest.build_ask(
-        mine, run_manifest.build_pod_template(mine, IMAGE), frozenset()
+    constraints = workload_ask.build_ask(
+        mine, pod_template.build_pod_template(mine, IMAGE), frozenset()
     ).request.constraints
     assert (CLAIMS_LABEL, "true") in constraints.selector
     assert any(each.key == CLAIMS_LABEL for each in constraints.tolerations)
@@ -181,7 +181,7 @@ def built(state: ClusterState, mine: Any, *seats: Seat) -> tuple[dict[str, Any],
     """(pod spec, ResourceClaimTemplate) of a workload."""
     made: Plan = plan(*seats)
     names = state.reader.cards
-    body = run_manifest.build_run(mine, run_manifest.build_pod_template(mine, IMAGE), made, "run1", names)
+    body = run_manifest.build_run(mine, pod_template.build_pod_template(mine, IMAGE), made, "run1", names)
     (template,) = [
         each for kind, each in run_manifest.build_companions(mine, made, names) if kind.kind == "ResourceClaimTemplate"
     ]

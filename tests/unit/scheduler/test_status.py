@@ -7,7 +7,7 @@ import pytest
 from tests.support.builders import racks
 
 from kgwe.apps.scheduler.workloads import workload_status as phases
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys
 from kgwe.cluster.workload.runs import Run
 from kgwe.cluster.workload.workload import Details, Status, from_kgwe, from_warp, status_patch
 from kgwe.kube.api import resources
@@ -61,7 +61,7 @@ CARDS = Cards({0: "GPU-a", 1: "GPU-b"}, {(3, 0): ("GPU-d", "MIG-x", "1g.10gb")})
 
 
 def run(*seats, details=None):
-    meta = ObjectMeta(name="w-job-1", annotations={run_manifest.GENERATION_ANNOTATION: "2"})
+    meta = ObjectMeta(name="w-job-1", annotations={metadata_keys.GENERATION_ANNOTATION: "2"})
     return Run(resources.JOB, meta, pods=len(seats), seats=seats, wanted={}, details=details)
 
 

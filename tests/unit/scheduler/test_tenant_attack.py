@@ -27,8 +27,7 @@ from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state import run_state
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.workload import placement_annotations
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.cluster.workload.signatures import Signer
 from kgwe.kube.api import resources
 from kgwe.kube.dialects import kinds
@@ -128,7 +127,7 @@ class World:
         about = meta(
             "next",
             "uid-next",
-            labels={run_manifest.UID_LABEL: GANG},
+            labels={metadata_keys.UID_LABEL: GANG},
             annotations={placement_annotations.INDEX_ANNOTATION: "0"},
             ownerReferences=owned_by("job-2", "Job", job_name("w2", GANG)),
         )
@@ -168,12 +167,12 @@ class World:
     def _run(self, kind: Any, uid: str, name: str, run: str, seats: tuple[Seat, ...]) -> Any:
         notes = {
             placement_annotations.PLAN_ANNOTATION: placement_annotations.encode(seats),
-            run_manifest.GENERATION_ANNOTATION: "1",
+            metadata_keys.GENERATION_ANNOTATION: "1",
         }
         labels = {
-            run_manifest.UID_LABEL: uid,
-            run_manifest.RUN_LABEL: run,
-            run_manifest.MANAGED_BY: run_manifest.CONTROLLER_NAME,
+            metadata_keys.UID_LABEL: uid,
+            metadata_keys.RUN_LABEL: run,
+            metadata_keys.MANAGED_BY: metadata_keys.CONTROLLER_NAME,
         }
         pin = seats[0].node if len(seats) == 1 else ""
         names = ("replicas",) if kind is resources.DEPLOYMENT else ("completions", "parallelism")
@@ -188,7 +187,7 @@ class World:
 
     def _pod(self, name: str, uid: str, owners: Any, seat: Seat, number: int = 0, **notes: str) -> None:
         """A pod in its seat, as the seater left it."""
-        labels = {run_manifest.UID_LABEL: uid, run_manifest.RUN_LABEL: "dep-3"} if uid else {}
+        labels = {metadata_keys.UID_LABEL: uid, metadata_keys.RUN_LABEL: "dep-3"} if uid else {}
         about = meta(name, f"uid-{name}", labels=labels, annotations=notes, ownerReferences=owners)
         bare = make(resources.POD.type, {"metadata": about, "spec": spec()})
         place, owner = Holding(seat.node, {}, seat.gpus), uid or OWNER

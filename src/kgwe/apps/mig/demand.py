@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kgwe import errors
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys
 from kgwe.kube.api import core, timestamp
 from kgwe.kube.api.kgwe.gpuworkload import Phase
 from kgwe.kube.api.kgwe.mig import PROFILES
@@ -109,7 +109,7 @@ def list_requests(
     found: list[tuple[str, SliceRequest]] = []
     for pod in pods:
         meta = pod.metadata
-        if (uid := meta.labels.get(run_manifest.UID_LABEL)) is not None:
+        if (uid := meta.labels.get(metadata_keys.UID_LABEL)) is not None:
             # Its workload may say for a moment longer that it waits: it has its slices.
             if meta.deletionTimestamp is None and (pod.spec.nodeName or (meta.namespace, meta.uid) in holders):
                 placed.add((meta.namespace, uid))

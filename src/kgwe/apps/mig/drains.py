@@ -19,8 +19,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.mig import census, demand
-from kgwe.cluster.workload import placement_annotations
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.api.kgwe import gpunode
 from kgwe.kube.api.kgwe.gpunode import DrainedPod
@@ -74,7 +73,7 @@ class ConsentingPods:
 
     def _workload(self, meta: ObjectMeta) -> GPUWorkload | None:
         """The workload that the pod's label names, within the pod's namespace."""
-        found = self._workloads.get(meta.labels.get(run_manifest.UID_LABEL, ""))
+        found = self._workloads.get(meta.labels.get(metadata_keys.UID_LABEL, ""))
         return found if found is not None and found.metadata.namespace == meta.namespace else None
 
     def find_movable(
@@ -123,7 +122,7 @@ class ConsentingPods:
         wanted = demand.requested_slices(pod.spec)
         if wanted is None or podspec.sum_requests(pod.spec).get(amounts.GPU):
             return None
-        if run_manifest.UID_LABEL not in pod.metadata.labels:
+        if metadata_keys.UID_LABEL not in pod.metadata.labels:
             return SliceRequest(f"pod {pod.metadata.key}", *wanted, nodes.for_pod(pod.spec))
         # Its own spec holds it to the node it was planned for.
         workload = self._workload(pod.metadata)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgwe.apps.scheduler.deps import Deps
-    from kgwe.cluster.registry.workload_registry import Key
+    from kgwe.cluster.workload.workload import Key
     from kgwe.placement.refusal import Refusal
     from kgwe.telemetry.tracing import Attribute
 

@@ -32,8 +32,7 @@ from kgwe.apps.scheduler.recording.recorder import Recorder
 from kgwe.apps.scheduler.signing_key import SigningKeys
 from kgwe.cluster.gangs.gang_kinds import GangKinds
 from kgwe.cluster.state.cluster_state import ClusterState, selector_of
-from kgwe.cluster.workload import placement_annotations
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.cluster.workload.signatures import Signer
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
@@ -88,7 +87,7 @@ class Scheduler:
         self.tracer = tracing.make_tracer(
             settings.otlp_endpoint,
             settings.trace_share,
-            service=run_manifest.CONTROLLER_NAME,
+            service=metadata_keys.CONTROLLER_NAME,
             instance=socket.gethostname(),
         )
         self.recorder = self._recorder()
@@ -104,7 +103,7 @@ class Scheduler:
         self.port = ExtenderPort(settings, client, self.identity) if settings.extender_bind_address else None
         self.tls = ReloadingContext(settings.extender_tls) if self.port and settings.extender_tls else None
         self.events = EventRecorder(
-            self._acting_client, controller=run_manifest.CONTROLLER_NAME, instance=self.identity
+            self._acting_client, controller=metadata_keys.CONTROLLER_NAME, instance=self.identity
         )
         self.choosers = load_choosers()
         live = selector_of(resources.POD).field
@@ -334,5 +333,5 @@ async def serve(settings: Settings, kubeconfig: Path | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with KubeClient.connect(kubeconfig, field_manager=run_manifest.CONTROLLER_NAME) as client:
+    async with KubeClient.connect(kubeconfig, field_manager=metadata_keys.CONTROLLER_NAME) as client:
         await Scheduler(settings, client).run(stop)

@@ -24,8 +24,7 @@ from kgwe.apps.whatif.explanation import (
 from kgwe.cluster import names
 from kgwe.cluster.offline import is_gpu_pod
 from kgwe.cluster.state import effective_seats, run_state
-from kgwe.cluster.workload import placement_annotations
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.cluster.workload.workload import Workload
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
@@ -257,7 +256,7 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
     )
     seat = view.state.seat_of(pod)
     # A pod of ours may have no seat yet; its label says whose it is.
-    workload = view.state.workload(seat[0] if seat is not None else meta.labels.get(run_manifest.UID_LABEL, ""))
+    workload = view.state.workload(seat[0] if seat is not None else meta.labels.get(metadata_keys.UID_LABEL, ""))
     if workload is not None and workload.meta.namespace == meta.namespace:
         return _of_workload(view, pod, workload, base)
     owner = view.gangs.owner_of(pod.metadata.uid)

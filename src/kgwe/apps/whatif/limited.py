@@ -14,8 +14,8 @@ from kgwe import errors
 from kgwe.apps.whatif import explain, words
 from kgwe.apps.whatif.explanation import Explanation, Happened, Placed, Seat
 from kgwe.cluster.offline import is_gpu_pod
+from kgwe.cluster.workload import metadata_keys
 from kgwe.cluster.workload.conditions import DEGRADED
-from kgwe.cluster.workload.manifests import run_manifest
 from kgwe.cluster.workload.workload import Workload
 from kgwe.kube.api import resources
 
@@ -143,7 +143,7 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
         said=tuple(explain.words_of(scheduled)),
         gang=explain.gang_of(view, view.gangs.owner_of(meta.uid)),
     )
-    workload = view.state.workload(meta.labels.get(run_manifest.UID_LABEL, ""))
+    workload = view.state.workload(meta.labels.get(metadata_keys.UID_LABEL, ""))
     if workload is None:
         return base
     whole = _workload(view, workload)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kgwe.cluster.registry.workload_registry import Key
+    from kgwe.cluster.workload.workload import Key
     from kgwe.kube.api import core
 
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe import errors
-from kgwe.cluster.workload import placement_annotations, runs
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations, runs
 from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class RunRegistry:
         """A Job or Deployment was added, changed or removed. Its label may be edited like any other."""
         if runs.is_irrelevant(change.old, change.new):
             return
-        uids = [obj.metadata.labels.get(run_manifest.UID_LABEL, "") if obj else "" for obj in (change.old, change.new)]
+        uids = [obj.metadata.labels.get(metadata_keys.UID_LABEL, "") if obj else "" for obj in (change.old, change.new)]
         key = f"{read.__name__}/{change.key}"
         if change.new is None and change.old is not None:
             self._table.forget_orphan(change.old.metadata.uid)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kgwe.cluster.workload import runs
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, runs
 
 if TYPE_CHECKING:
-    from kgwe.cluster.registry.workload_registry import Key
     from kgwe.cluster.workload.runs import Run
+    from kgwe.cluster.workload.workload import Key
     from kgwe.kube.api import core
 
 
@@ -38,7 +37,7 @@ class RunTable:
 
     def is_external_maker(self, pod: core.Pod, maker: str) -> bool:
         """The same, for a caller that knows the maker of the pod."""
-        return maker not in self.owners and run_manifest.UID_LABEL not in pod.metadata.labels
+        return maker not in self.owners and metadata_keys.UID_LABEL not in pod.metadata.labels
 
     def forget_orphan(self, uid: str) -> None:
         """The run with this uid is gone."""

@@ -10,10 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kgwe.cluster.registry.fleet_state import FleetState
-    from kgwe.cluster.workload.workload import Workload
-
-Key = tuple[str, str]
-"""(API group, namespace/name) of a workload."""
+    from kgwe.cluster.workload.workload import Key, Workload
 
 
 class WorkloadRegistry:

@@ -24,17 +24,16 @@ from kgwe.cluster.registry.run_registry import RunRegistry
 from kgwe.cluster.registry.run_table import RunTable
 from kgwe.cluster.registry.workload_registry import WorkloadRegistry
 from kgwe.cluster.state.owner_directory import OwnerDirectory
-from kgwe.cluster.workload import runs, scheduler_policy
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, runs, scheduler_policy
 from kgwe.cluster.workload.workload import Workload, from_kgwe, from_warp
 from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kgwe.cluster.registry.workload_registry import Key
     from kgwe.cluster.workload.runs import Run
     from kgwe.cluster.workload.signatures import Signer
+    from kgwe.cluster.workload.workload import Key
     from kgwe.kube.api import apps, core, policy
     from kgwe.kube.api.kgwe.gpunode import GPUNode
     from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload
@@ -59,7 +58,7 @@ class Selector:
 
 
 _SELECTORS: Final[Mapping[Resource[Any], Selector]] = {
-    resources.DEPLOYMENT: Selector(label=run_manifest.SELECTOR),
+    resources.DEPLOYMENT: Selector(label=metadata_keys.SELECTOR),
     # Ended pods hold nothing; leaving them out keeps memory flat however many Jobs have run.
     resources.POD: Selector(field="status.phase!=Succeeded,status.phase!=Failed"),
 }
@@ -284,5 +283,5 @@ class ClusterState:
 
     def is_early(self, pod: core.Pod) -> bool:
         """Whether a pod of a workload is seen before its Job: the watches of pods and Jobs are two."""
-        workload = self.workload(pod.metadata.labels.get(run_manifest.UID_LABEL, ""))
+        workload = self.workload(pod.metadata.labels.get(metadata_keys.UID_LABEL, ""))
         return workload is not None and workload.meta.namespace == pod.metadata.namespace and self.run_of(pod) is None

@@ -15,7 +15,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.cluster.state import effective_seats
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload.manifests import pod_template, workload_ask
 from kgwe.cluster.workload.unpinned import strip_placement
 from kgwe.kube import dialects
 from kgwe.kube.api import timestamp
@@ -204,8 +204,8 @@ class RunningView:
 
     def _read(self, workload: Workload, run: Run) -> Ask | None:
         try:
-            template = run_manifest.build_pod_template(workload, self._image)
-            ask = run_manifest.build_ask(replace(workload, claims=run.claims), template, frozenset())
+            template = pod_template.build_pod_template(workload, self._image)
+            ask = workload_ask.build_ask(replace(workload, claims=run.claims), template, frozenset())
         except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError) as exc:
             # Edited since into something that could not start.
             log.info("not_in_census", workload=workload.meta.key, error=str(exc))

@@ -1,4 +1,4 @@
-"""Workloads and the objects that run them: manifests, runs, annotations, policies.
+"""Workloads and the objects that run them: runs, plans, annotations, signatures, policies.
 
 Built on `kube`; the other packages of `cluster` and the apps import it.
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe import errors
-from kgwe.cluster.workload import placement_annotations
+from kgwe.cluster.workload import metadata_keys, placement_annotations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,21 +22,17 @@ if TYPE_CHECKING:
     from kgwe.kube.client.client import KubeClient
     from kgwe.placement.planning.plan import Seat
 
-#: on a run: why its plan is not the one it was made with
-NOTE_ANNOTATION: Final = "kgwe.nvidia.io/recovery-note"
-#: on a run: how often all of it was started again; on its pods: in which round they were given their seats
-ROUND_ANNOTATION: Final = "kgwe.nvidia.io/round"
 _TRIES: Final = 5
 
 
 def round_of(annotations: Mapping[str, str]) -> int:
-    return max(placement_annotations.count_in(annotations.get(ROUND_ANNOTATION, "")), 0)
+    return max(placement_annotations.count_in(annotations.get(metadata_keys.ROUND_ANNOTATION, "")), 0)
 
 
 def mark_round(patch: dict[str, Any], run: Run | None) -> dict[str, Any]:
     """The patch that gives a pod its seat, with the round of its run."""
     if run is not None and (number := round_of(run.meta.annotations)):
-        patch["metadata"]["annotations"][ROUND_ANNOTATION] = str(number)
+        patch["metadata"]["annotations"][metadata_keys.ROUND_ANNOTATION] = str(number)
     return patch
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kgwe.cluster.workload import placement_annotations
-from kgwe.cluster.workload.manifests import dra_claims, run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations, plan_details
+from kgwe.cluster.workload.manifests import dra_claims, pod_template, run_metadata
 from kgwe.kube.api import resources
 from kgwe.kube.translate import podspec
 from kgwe.model.units import amounts
@@ -70,7 +70,9 @@ class Run:
         """The generation of the workload it was made from; 0 when it is not known."""
         if not self.is_signed:
             return 0
-        return max(placement_annotations.count_in(self.meta.annotations.get(run_manifest.GENERATION_ANNOTATION, "")), 0)
+        return max(
+            placement_annotations.count_in(self.meta.annotations.get(metadata_keys.GENERATION_ANNOTATION, "")), 0
+        )
 
     @property
     def node(self) -> str:
@@ -114,7 +116,7 @@ class Run:
                 pod.metadata.annotations.get(placement_annotations.INDEX_ANNOTATION, "")
             )
         owner, number = placement_annotations.seat_of(pod.metadata.annotations) or ("", -1)
-        return number if owner == self.meta.labels.get(run_manifest.UID_LABEL) else -1
+        return number if owner == self.meta.labels.get(metadata_keys.UID_LABEL) else -1
 
 
 def read_job(job: core.Job) -> Run:
@@ -127,8 +129,8 @@ def read_job(job: core.Job) -> Run:
         pods=pods,
         seats=_seats(job.metadata, spec.template.spec, pods),
         wanted=podspec.sum_requests(spec.template.spec),
-        planned=run_manifest.planned_amounts(job.metadata.annotations),
-        details=run_manifest.decode_details(job.metadata.annotations),
+        planned=plan_details.planned_amounts(job.metadata.annotations),
+        details=plan_details.decode_details(job.metadata.annotations),
         done=parse_indexes(status.completedIndexes, pods),
         ended=ended,
         failing=any(c.type == "FailureTarget" and c.status == "True" for c in status.conditions),
@@ -149,8 +151,8 @@ def read_deployment(deployment: apps.Deployment) -> Run:
         pods=spec.replicas,
         seats=_seats(deployment.metadata, spec.template.spec, spec.replicas),
         wanted=podspec.sum_requests(spec.template.spec),
-        planned=run_manifest.planned_amounts(deployment.metadata.annotations),
-        details=run_manifest.decode_details(deployment.metadata.annotations),
+        planned=plan_details.planned_amounts(deployment.metadata.annotations),
+        details=plan_details.decode_details(deployment.metadata.annotations),
         suspended=spec.replicas == 0,
         claims=dra_claims.is_used(spec.template.spec),
         made=deployment.status.replicas,
@@ -218,7 +220,7 @@ def _within_plan(run: Run, workload: Workload) -> Amounts:
     """
     if (planned := run.planned) is None:
         is_same = run.is_signed and run.generation == workload.meta.generation
-        told = run_manifest.specified_amounts(workload) if is_same else None
+        told = pod_template.specified_amounts(workload) if is_same else None
         planned = (told or {amounts.PODS: 1}) | amounts.gpus(run.wanted)
     return {name: min(amount, max(planned[name], 0)) for name, amount in run.wanted.items() if name in planned}
 
@@ -245,7 +247,7 @@ def belongs_to(run: Run, workload: Workload) -> bool:
         owner is not None
         and owner.uid == workload.meta.uid
         and run.meta.namespace == workload.meta.namespace
-        and run.meta.name == run_manifest.job_name(workload)
+        and run.meta.name == run_metadata.job_name(workload)
     )
 
 
@@ -270,7 +272,7 @@ def maker_of(pod: core.Pod) -> str:
         return ""
     if controller.kind == "Job":
         return f"{pod.metadata.namespace}/{controller.uid}"
-    run = pod.metadata.labels.get(run_manifest.RUN_LABEL, "")
+    run = pod.metadata.labels.get(metadata_keys.RUN_LABEL, "")
     if controller.kind != "ReplicaSet" or not run:
         return ""
     deployment, _, _ = controller.name.rpartition("-")
@@ -281,7 +283,7 @@ def maker_key(run: Run) -> str:
     """The key that `maker_of` returns for its pods."""
     if not run.serves:
         return f"{run.meta.namespace}/{run.meta.uid}"
-    return f"{run.meta.namespace}/{run.meta.name}/{run.meta.labels.get(run_manifest.RUN_LABEL, '')}"
+    return f"{run.meta.namespace}/{run.meta.name}/{run.meta.labels.get(metadata_keys.RUN_LABEL, '')}"
 
 
 def parse_indexes(text: str, pods: int) -> frozenset[int]:

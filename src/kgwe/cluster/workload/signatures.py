@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kgwe.cluster.workload import placement_annotations, relocation
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +41,7 @@ POD_DECISIONS: Final = frozenset(
         placement_annotations.SEAT_ANNOTATION,
         placement_annotations.CARDS_ANNOTATION,
         placement_annotations.SLICES_ANNOTATION,
-        relocation.ROUND_ANNOTATION,
+        metadata_keys.ROUND_ANNOTATION,
         SIGNATURE_ANNOTATION,
     }
 )
@@ -101,12 +100,12 @@ class Signer:
     def sign_new_plan(self, run: ObjectMeta, annotations: Mapping[str, str]) -> dict[str, str]:
         """Annotations that replace the plan of a Job or Deployment, signed together with those that stay."""
         unknown = {
-            run_manifest.GENERATION_ANNOTATION: "0",
-            relocation.ROUND_ANNOTATION: "0",
-            run_manifest.AMOUNTS_ANNOTATION: "",
+            metadata_keys.GENERATION_ANNOTATION: "0",
+            metadata_keys.ROUND_ANNOTATION: "0",
+            metadata_keys.AMOUNTS_ANNOTATION: "",
         }
         new = dict(annotations) if self.has_signed(run) else unknown | dict(annotations)
-        facts = _plan_facts(run.namespace, run.labels.get(run_manifest.UID_LABEL, ""), run.annotations | new)
+        facts = _plan_facts(run.namespace, run.labels.get(metadata_keys.UID_LABEL, ""), run.annotations | new)
         return new | {SIGNATURE_ANNOTATION: self._sign(facts)}
 
     def sign_run(self, body: dict[str, Any], owner: str, seats: Sequence[Seat]) -> None:
@@ -151,7 +150,7 @@ class Signer:
         if placement_annotations.SEAT_ANNOTATION in notes:
             seat = placement_annotations.seat_of(notes)
             return seat is not None and self._accepts(text, _seat_facts(meta, *seat, node, notes))
-        owner = meta.labels.get(run_manifest.UID_LABEL, "")
+        owner = meta.labels.get(metadata_keys.UID_LABEL, "")
         if owner and self._accepts(text, _template_facts(meta.namespace, owner, node, notes)):
             return True
         return self._accepts(text, _binding_facts(meta.namespace, meta.uid, node, notes))
@@ -172,7 +171,7 @@ class Signer:
     def has_signed(self, run: ObjectMeta) -> bool:
         """Whether the plan on a Job or Deployment is the one that KGWE stored for the workload it is labelled with."""
         notes = run.annotations
-        owner = run.labels.get(run_manifest.UID_LABEL, "")
+        owner = run.labels.get(metadata_keys.UID_LABEL, "")
         return self._accepts(notes.get(SIGNATURE_ANNOTATION, ""), _plan_facts(run.namespace, owner, notes))
 
     def _accepts(self, text: str, facts: Facts) -> bool:
@@ -208,8 +207,8 @@ def _binding_facts(namespace: str, uid: str, node: str, given: Mapping[str, str]
 
 
 def _plan_facts(namespace: str, owner: str, annotations: Mapping[str, str]) -> Facts:
-    names = (run_manifest.GENERATION_ANNOTATION, relocation.ROUND_ANNOTATION, placement_annotations.PLAN_ANNOTATION)
-    amounts = annotations.get(run_manifest.AMOUNTS_ANNOTATION, "")
+    names = (metadata_keys.GENERATION_ANNOTATION, metadata_keys.ROUND_ANNOTATION, placement_annotations.PLAN_ANNOTATION)
+    amounts = annotations.get(metadata_keys.AMOUNTS_ANNOTATION, "")
     told = (amounts,) if amounts else ()
     return ("plan", namespace, owner, *(annotations.get(name, "") for name in names), *told)
 

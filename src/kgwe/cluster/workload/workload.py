@@ -1,8 +1,7 @@
-"""Both GPUWorkload kinds as one noun, and back.
+"""Workloads: both GPUWorkload kinds read into one type, and their status written back.
 
-The two kinds differ in how a user writes them. From here on there is one Workload: what it asks for, what
-to run, how errors are retried, and the status it has. Only this file knows which status field of which
-kind holds the node.
+The two kinds differ in how a user writes them. A Workload has what both say: what it asks for, what it runs, how
+errors are retried, and its status. Only this module knows the names of the status fields of each kind.
 """
 
 from __future__ import annotations
@@ -27,16 +26,19 @@ if TYPE_CHECKING:
     from kgwe.kube.api.meta import Condition, ObjectMeta
     from kgwe.kube.api.resources import Resource
 
-#: Where the small kind's words sit on the large kind's scale of 0 to 1,000,000.
+Key = tuple[str, str]
+"""(API group, namespace/name) of a workload."""
+
+#: the priorities of the `gpu.warp.dev` kind as numbers from 0 to 1,000,000, as the other kind has them
 WARP_PRIORITY: dict[str, int] = {Priority.LOW: 0, Priority.NORMAL: 1_000, Priority.HIGH: 10_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What differs between the kinds as far as the API is concerned."""
+    """How the API of the two kinds differs."""
 
     resource: Resource[Any]
-    #: put on objects by earlier releases and removed on sight: owner references delete what runs the work
+    #: written by earlier releases, and removed: owner references delete the run
     finalizer: str
     node_field: str
 
@@ -151,8 +153,8 @@ class Workload:
     priority_class: str = ""
 
     @property
-    def key(self) -> tuple[str, str]:
-        """(group, namespace/name): unique over both kinds."""
+    def key(self) -> Key:
+        """Unique over both kinds of workloads."""
         return (self.kind.resource.group, self.meta.key)
 
     @property

@@ -28,8 +28,7 @@ from tests.support.builders.objects import (
 
 from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.workload import placement_annotations
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.kube.api import resources
 from kgwe.model.units import amounts
 from kgwe.placement.planning.plan import Seat
@@ -192,7 +191,7 @@ class TestForgery:
     def test_a_label_that_is_edited_to_name_another_leaves_nothing_behind(self, state):
         state.on_kgwe(added(workload()))
         state.on_job(added(job()))
-        meta = msgspec.structs.replace(job().metadata, labels={run_manifest.UID_LABEL: "other"})
+        meta = msgspec.structs.replace(job().metadata, labels={metadata_keys.UID_LABEL: "other"})
         state.on_job(changed(job(), msgspec.structs.replace(job(), metadata=meta)))
         assert state.runs == {}
         assert free(state)["n1"] == 8
@@ -447,7 +446,7 @@ def test_what_runs_for_a_workload_that_is_gone_is_remembered_until_it_is_gone_to
 def test_annotations_with_numbers_nobody_could_count_do_no_harm(state):
     wild = "9" * 5000
     bad = job(seats=TWO, completedIndexes=f"0-{wild},{wild}")
-    bad.metadata.annotations[run_manifest.GENERATION_ANNOTATION] = wild
+    bad.metadata.annotations[metadata_keys.GENERATION_ANNOTATION] = wild
     state.on_kgwe(added(workload(count=8)))
     state.on_job(added(bad))
     strange = pod(

@@ -10,7 +10,7 @@ import pytest
 from tests.support.builders.objects import ONE, TWO, job, pod
 
 from kgwe import errors
-from kgwe.cluster.workload import placement_annotations, relocation
+from kgwe.cluster.workload import metadata_keys, placement_annotations, relocation
 from kgwe.cluster.workload.runs import read_job
 from kgwe.model.devices import assignment
 from kgwe.placement.planning.plan import Seat
@@ -32,7 +32,7 @@ def run():
 
 
 def in_round(run, number):
-    annotations = run.meta.annotations | {relocation.ROUND_ANNOTATION: str(number)}
+    annotations = run.meta.annotations | {metadata_keys.ROUND_ANNOTATION: str(number)}
     return replace(run, meta=msgspec.structs.replace(run.meta, annotations=annotations))
 
 
@@ -57,9 +57,9 @@ def test_a_pod_that_waits_for_its_seat_is_none(run):
 def test_a_pod_of_an_earlier_round_is_one(run):
     again = in_round(run, 2)
     assert names(again, pod("a", at="n1", index=0)) == ["a"]
-    assert names(again, pod("b", at="n1", index=0, notes={relocation.ROUND_ANNOTATION: "1"})) == ["b"]
-    assert names(again, pod("c", at="n1", index=0, notes={relocation.ROUND_ANNOTATION: "2"})) == []
-    assert names(run, pod("d", at="n1", index=0, notes={relocation.ROUND_ANNOTATION: "nonsense"})) == []
+    assert names(again, pod("b", at="n1", index=0, notes={metadata_keys.ROUND_ANNOTATION: "1"})) == ["b"]
+    assert names(again, pod("c", at="n1", index=0, notes={metadata_keys.ROUND_ANNOTATION: "2"})) == []
+    assert names(run, pod("d", at="n1", index=0, notes={metadata_keys.ROUND_ANNOTATION: "nonsense"})) == []
 
 
 def test_a_pod_on_a_sick_card_is_one_once_its_seat_has_others(run):
@@ -83,7 +83,7 @@ def test_the_round_is_written_with_the_seat(run):
     assert relocation.mark_round(patch, run) == {"metadata": {"annotations": {}}}
     assert relocation.mark_round(patch, None) == {"metadata": {"annotations": {}}}
     assert relocation.mark_round(patch, in_round(run, 3)) == {
-        "metadata": {"annotations": {relocation.ROUND_ANNOTATION: "3"}}
+        "metadata": {"annotations": {metadata_keys.ROUND_ANNOTATION: "3"}}
     }
 
 

@@ -27,8 +27,7 @@ from tests.support.builders.objects import (
 from kgwe.apps.scheduler.pods import pinner
 from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.workload import placement_annotations, relocation, runs
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations, plan_details, runs
 from kgwe.cluster.workload.signatures import Signer
 from kgwe.kube.api import resources
 from kgwe.placement.live.fleet import Holding
@@ -234,8 +233,8 @@ def test_the_plan_of_a_run_counts_if_it_is_signed(state: Any, signer: Signer, ru
     "changed",
     [
         {placement_annotations.PLAN_ANNOTATION: "n2=ff"},
-        {run_manifest.GENERATION_ANNOTATION: "9"},
-        {relocation.ROUND_ANNOTATION: "7"},
+        {metadata_keys.GENERATION_ANNOTATION: "9"},
+        {metadata_keys.ROUND_ANNOTATION: "7"},
         {placement_annotations.SIGNATURE_ANNOTATION: ""},
     ],
     ids=str,
@@ -253,7 +252,7 @@ def test_a_plan_of_another_workload_reserves_nothing(state: Any, signer: Signer)
     copied = signed(signer, job(seats=TWO)).metadata.annotations
     state.on_kgwe(added(msgspec.structs.replace(workload(other, count=8), metadata=workload(other).metadata)))
     meta = job(seats=TWO, owner=other).metadata
-    labels = {**meta.labels, run_manifest.UID_LABEL: other}
+    labels = {**meta.labels, metadata_keys.UID_LABEL: other}
     name = NAME.replace("11111111", "22222222")
     forged = msgspec.structs.replace(meta, name=name, uid="job-2", labels=labels, annotations=copied)
     state.on_job(added(msgspec.structs.replace(job(seats=TWO), metadata=forged)))
@@ -292,7 +291,7 @@ def cpu_left(state: Any) -> dict[str, int]:
     return {each.name: int(snapshot.cpu_milli[i]) for i, each in enumerate(snapshot.nodes)}
 
 
-PLANNED = {run_manifest.AMOUNTS_ANNOTATION: '{"cpu":2000,"nvidia.com/gpu":4,"pods":1}'}
+PLANNED = {metadata_keys.AMOUNTS_ANNOTATION: '{"cpu":2000,"nvidia.com/gpu":4,"pods":1}'}
 
 
 def with_notes(run: Any, notes: dict[str, str]) -> Any:
@@ -327,7 +326,7 @@ def test_a_seat_beside_a_running_pod_reserves_what_was_planned(state: Any, signe
 def test_amounts_that_were_edited_or_removed_from_a_plan_are_not_believed(state: Any, signer: Signer) -> None:
     state.on_kgwe(added(workload(count=8)))
     for text in ("", '{"cpu":100000000,"nvidia.com/gpu":4,"pods":1}'):
-        run = signed(signer, with_notes(deployment(cpu="100000"), PLANNED), **{run_manifest.AMOUNTS_ANNOTATION: text})
+        run = signed(signer, with_notes(deployment(cpu="100000"), PLANNED), **{metadata_keys.AMOUNTS_ANNOTATION: text})
         state.on_deployment(added(run))
         assert cpu_left(state) == {"n1": 64000, "n2": 64000}
         again = signer.sign_new_plan(
@@ -351,9 +350,9 @@ def test_a_plan_without_amounts_reserves_what_the_spec_says_if_it_was_planned(
 
 
 def test_the_amounts_that_were_planned_are_stored_with_the_plan() -> None:
-    assert run_manifest.planned_amounts(PLANNED) == {"cpu": 2000, "nvidia.com/gpu": 4, "pods": 1}
+    assert plan_details.planned_amounts(PLANNED) == {"cpu": 2000, "nvidia.com/gpu": 4, "pods": 1}
     for text in ("", "[", "7", '{"cpu":"x"}'):
-        assert run_manifest.planned_amounts({run_manifest.AMOUNTS_ANNOTATION: text}) is None
+        assert plan_details.planned_amounts({metadata_keys.AMOUNTS_ANNOTATION: text}) is None
 
 
 def test_the_gpus_of_a_single_pod_are_signed_in_its_template(signer: Signer) -> None:
@@ -363,10 +362,16 @@ def test_the_gpus_of_a_single_pod_are_signed_in_its_template(signer: Signer) -> 
     }
     signer.sign_run(body, UID, (Seat("n1", 0b1111),))
     notes = body["spec"]["template"]["metadata"]["annotations"]
-    meta = {"name": "p", "namespace": "team", "uid": "u", "labels": {run_manifest.UID_LABEL: UID}, "annotations": notes}
+    meta = {
+        "name": "p",
+        "namespace": "team",
+        "uid": "u",
+        "labels": {metadata_keys.UID_LABEL: UID},
+        "annotations": notes,
+    }
     made = make(resources.POD.type, {"metadata": meta, "spec": pod_spec(4, pin="n1")})
     assert is_believed(signer, made)
-    changes: list[dict[str, Any]] = [{"namespace": "other"}, {"labels": {run_manifest.UID_LABEL: "x"}}, {"labels": {}}]
+    changes: list[dict[str, Any]] = [{"namespace": "other"}, {"labels": {metadata_keys.UID_LABEL: "x"}}, {"labels": {}}]
     for each in changes:
         copy = make(resources.POD.type, {"metadata": meta | each, "spec": pod_spec(4, pin="n1")})
         assert not is_believed(signer, copy)

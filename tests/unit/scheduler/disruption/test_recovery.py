@@ -34,8 +34,7 @@ from kgwe.apps.scheduler.settings import Settings
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.workload import placement_annotations, relocation
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations, plan_details
 from kgwe.cluster.workload.owner import Replacement
 from kgwe.cluster.workload.workload import Details
 from kgwe.kube.api import resources
@@ -147,7 +146,7 @@ async def test_the_new_plan_is_reserved_at_once_and_stored_before_the_old_pod_is
     seats = placement_annotations.decode(stored[placement_annotations.PLAN_ANNOTATION])
     assert [seat.node for seat in seats] == ["n1", seats[1].node]
     assert seats[1].node in ("n1", "n3")
-    assert stored[relocation.NOTE_ANNOTATION].startswith("node n2 is lost; pod 1 moves to ")
+    assert stored[metadata_keys.NOTE_ANNOTATION].startswith("node n2 is lost; pod 1 moves to ")
     await until(lambda: "uid-p1" in bed.evictions)
     assert "uid-p0" not in bed.evictions
     assert bed.state.runs[UID].seats == seats
@@ -175,7 +174,7 @@ def with_truth(state, sick, cards):
 async def test_a_card_that_fails_hits_the_pod_that_really_has_it(bed):
     with_truth(bed.state, sick=1, cards="f")
     await until(lambda: bed.client.patches)
-    assert bed.client.patches[0][relocation.NOTE_ANNOTATION].startswith("GPU 1 of node n1 failed")
+    assert bed.client.patches[0][metadata_keys.NOTE_ANNOTATION].startswith("GPU 1 of node n1 failed")
     await until(lambda: "uid-p0" in bed.evictions)
 
 
@@ -225,7 +224,7 @@ async def test_restart_gang_starts_a_new_round(bed):
     bed.state.on_kgwe(changed(workload(count=8), with_policy("RestartGang")))
     lose(bed.state, "n2")
     await until(lambda: bed.client.patches)
-    assert bed.client.patches[0][relocation.ROUND_ANNOTATION] == "1"
+    assert bed.client.patches[0][metadata_keys.ROUND_ANNOTATION] == "1"
     new = job(seats=bed.state.runs[UID].seats)
     notes = new.metadata.annotations | bed.client.patches[0]
     new = msgspec.structs.replace(new, metadata=msgspec.structs.replace(new.metadata, annotations=notes))
@@ -275,7 +274,7 @@ def in_leaf(leaf, name):
 
 def with_old_details():
     made = job(seats=TWO)
-    notes = made.metadata.annotations | {run_manifest.DETAILS_ANNOTATION: run_manifest.encode_details(OLD)}
+    notes = made.metadata.annotations | {metadata_keys.DETAILS_ANNOTATION: plan_details.encode_details(OLD)}
     return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, annotations=notes))
 
 
@@ -292,7 +291,7 @@ async def test_a_plan_that_recovery_changed_is_stored_with_its_own_domain_and_ba
         "n1",
         "n3",
     ]
-    new = run_manifest.decode_details(stored)
+    new = plan_details.decode_details(stored)
     assert new is not None
     assert (new.domain, new.score, new.parts) == ("spine/s", None, ())
     assert new.gb_per_s != OLD.gb_per_s
@@ -305,7 +304,7 @@ async def test_a_plan_that_recovery_changed_is_stored_with_its_own_domain_and_ba
 
 
 async def test_what_is_not_known_of_a_changed_plan_is_left_out():
-    found = run_manifest.moved_details(None, "node n2 is lost")
+    found = plan_details.moved_details(None, "node n2 is lost")
     assert (found.domain, found.gb_per_s, found.score) == ("", None, None)
     assert found.reasons == "domain and bandwidth are not known\nchanged by recovery: node n2 is lost"
 

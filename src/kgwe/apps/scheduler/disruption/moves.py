@@ -20,8 +20,7 @@ from kgwe import errors
 from kgwe.apps.background import TaskSet
 from kgwe.apps.scheduler.disruption.failures import Failures
 from kgwe.cluster.state import effective_seats
-from kgwe.cluster.workload import placement_annotations, relocation
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations, plan_details, relocation
 from kgwe.cluster.workload.owner import parse_gang
 from kgwe.cluster.workload.plan_text import PlanTooLarge
 from kgwe.kube.api.kgwe.gpuworkload import Phase, RecoveryPolicy
@@ -107,7 +106,7 @@ class RecoveryExecutor:
         """Execute plans that an earlier leader stored."""
         for owner, run in list(self._state.runs.items()):
             try:
-                note = run.meta.annotations.get(relocation.NOTE_ANNOTATION)
+                note = run.meta.annotations.get(metadata_keys.NOTE_ANNOTATION)
                 if note is not None and self._strays(run):
                     self._track(owner, RecoveryInProgress(self._clock(), note))
                     self._advance(owner)
@@ -232,16 +231,16 @@ class RecoveryExecutor:
             self._start_again(owner, run)
             return
         note = self._under_way[owner].words
-        details = run_manifest.moved_details(
+        details = plan_details.moved_details(
             self._state.fleet.gangs.survey(gang, [_cards_of(seat) for seat in seats]), note
         )
         annotations = {
             placement_annotations.PLAN_ANNOTATION: text,
-            run_manifest.DETAILS_ANNOTATION: run_manifest.encode_details(details),
-            relocation.NOTE_ANNOTATION: note,
+            metadata_keys.DETAILS_ANNOTATION: plan_details.encode_details(details),
+            metadata_keys.NOTE_ANNOTATION: note,
         }
         if repaired.restarts:
-            annotations[relocation.ROUND_ANNOTATION] = str(relocation.round_of(run.meta.annotations) + 1)
+            annotations[metadata_keys.ROUND_ANNOTATION] = str(relocation.round_of(run.meta.annotations) + 1)
         self._under_way[owner].writing = True
         self._state.run_registry.move(owner, tuple(seats), details)
         self._tasks.spawn(self._write(owner, before, annotations))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe import errors
-from kgwe.cluster.workload import placement_annotations, relocation, signatures
-from kgwe.cluster.workload.manifests import dra_claims, run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations, relocation, signatures
+from kgwe.cluster.workload.manifests import dra_claims
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import STRATEGIC_MERGE_PATCH
 from kgwe.kube.client.replace import ProtobufReplacer
@@ -148,7 +148,7 @@ class Pinner:
         names, run, meta = self._state.reader.cards, self._state.runs.get(owner), pod.metadata
         if run is not None and dra_claims.is_exact(pod, run.meta.name, run.seats, holding, names):
             return False
-        body = dra_claims.build_claim(pod, holding, names, {run_manifest.UID_LABEL: owner})
+        body = dra_claims.build_claim(pod, holding, names, {metadata_keys.UID_LABEL: owner})
         name, known = body["metadata"]["name"], dra_claims.claim_name_of(pod)
         if known in ("", name):
             return False if known else None
@@ -224,7 +224,7 @@ def pin_patch(pod: core.Pod, owner: str, number: int, holding: Holding, signatur
             (
                 placement_annotations.CARDS_ANNOTATION,
                 placement_annotations.SLICES_ANNOTATION,
-                relocation.ROUND_ANNOTATION,
+                metadata_keys.ROUND_ANNOTATION,
             )
         )
         annotations |= {**forged, placement_annotations.SIGNATURE_ANNOTATION: signature}

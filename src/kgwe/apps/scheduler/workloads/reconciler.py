@@ -29,7 +29,7 @@ from kgwe.apps.scheduler.workloads.setbacks import Setbacks
 from kgwe.apps.scheduler.workloads.waiting_status import WaitingNotices
 from kgwe.apps.scheduler.workloads.writer import StatusWriter
 from kgwe.cluster.workload import scheduler_policy
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload.manifests import run_metadata
 from kgwe.cluster.workload.plan_text import PlanTooLarge
 from kgwe.cluster.workload.workload import WARP, Workload
 from kgwe.kube.api import timestamp
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.workloads.attempt import Attempt, Result
     from kgwe.apps.scheduler.workloads.rejected_pods import RejectedPods
     from kgwe.apps.scheduler.workloads.run_follower import FailureRecovery
-    from kgwe.cluster.registry.workload_registry import Key
+    from kgwe.cluster.workload.workload import Key
     from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.plan import Plan
 
@@ -274,7 +274,7 @@ class Reconciler:
             elif self._planner.has_plan(uid):
                 # Its run may have been created a moment ago, and the watch has not shown it yet.
                 with contextlib.suppress(errors.NotFound):
-                    resource, name = run_manifest.resource_of(workload), run_manifest.job_name(workload)
+                    resource, name = run_metadata.resource_of(workload), run_metadata.job_name(workload)
                     await self._client.delete(resource, name, workload.meta.namespace)
         except errors.Permanent as exc:
             # The garbage collector deletes it by its owner reference; the user's delete must not wait for us.

@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe import errors
-from kgwe.cluster.workload import runs
-from kgwe.cluster.workload.manifests import run_manifest
+from kgwe.cluster.workload import metadata_keys, runs
+from kgwe.cluster.workload.manifests import pod_template, run_manifest, run_metadata, workload_ask
 from kgwe.cluster.workload.plan_text import PlanTooLarge
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class RunCreator:
     def read_ask(self, workload: Workload, avoid: frozenset[str]) -> Ask:
         """What the workload asks for, on other nodes than `avoid`; InvalidTemplate when that cannot be told."""
         try:
-            return run_manifest.build_ask(
-                workload, run_manifest.build_pod_template(workload, self._default_image), avoid
+            return workload_ask.build_ask(
+                workload, pod_template.build_pod_template(workload, self._default_image), avoid
             )
         except _TEMPLATE_ERRORS as exc:
             raise InvalidTemplate(str(exc)) from exc
@@ -53,7 +53,7 @@ class RunCreator:
         Permanent: PlanTooLarge, InvalidTemplate, NameTaken, or what the API server says against it.
         """
         body = self._build(workload, plan)
-        resource, namespace = run_manifest.resource_of(workload), workload.meta.namespace
+        resource, namespace = run_metadata.resource_of(workload), workload.meta.namespace
         try:
             for kind, companion in run_manifest.build_companions(workload, plan, self._state.reader.cards):
                 with contextlib.suppress(errors.AlreadyExists):
@@ -61,7 +61,7 @@ class RunCreator:
             await self._client.create(resource, body, namespace)
         except errors.AlreadyExists as exc:
             stored = await self._client.get(resource, body["metadata"]["name"], namespace)
-            managed = stored.metadata.labels.get(run_manifest.MANAGED_BY) == run_manifest.CONTROLLER_NAME
+            managed = stored.metadata.labels.get(metadata_keys.MANAGED_BY) == metadata_keys.CONTROLLER_NAME
             read = runs.read_deployment if workload.serves else runs.read_job
             if managed and runs.belongs_to(read(stored), workload):
                 return False
@@ -71,7 +71,7 @@ class RunCreator:
     def _build(self, workload: Workload, plan: Plan) -> dict[str, Any]:
         """The Job or Deployment, signed."""
         try:
-            template = run_manifest.build_pod_template(workload, self._default_image)
+            template = pod_template.build_pod_template(workload, self._default_image)
             body = run_manifest.build_run(workload, template, plan, f"{time.time_ns():x}", self._state.reader.cards)
         except PlanTooLarge:
             raise

@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.workloads.rejected_pods import RejectedPods
     from kgwe.apps.scheduler.workloads.setbacks import Setbacks
     from kgwe.apps.scheduler.workloads.writer import StatusWriter
-    from kgwe.cluster.registry.workload_registry import Key
     from kgwe.cluster.state.run_state import Unplaced
     from kgwe.cluster.workload.conditions import Trouble
     from kgwe.cluster.workload.runs import Run
-    from kgwe.cluster.workload.workload import Workload
+    from kgwe.cluster.workload.workload import Key, Workload
     from kgwe.kube.api import core
 
 log = structlog.get_logger(__name__)

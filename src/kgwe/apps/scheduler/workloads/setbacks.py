@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.deps import Deps
     from kgwe.apps.scheduler.workloads.attempts import Attempts
     from kgwe.apps.scheduler.workloads.writer import StatusWriter
-    from kgwe.cluster.registry.workload_registry import Key
-    from kgwe.cluster.workload.workload import Workload
+    from kgwe.cluster.workload.workload import Key, Workload
 
 log = structlog.get_logger(__name__)
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.planning.planner import Planner
     from kgwe.apps.scheduler.workloads.attempt import Attempt
     from kgwe.apps.scheduler.workloads.writer import StatusWriter
-    from kgwe.cluster.registry.workload_registry import Key
-    from kgwe.cluster.workload.workload import Workload
+    from kgwe.cluster.workload.workload import Key, Workload
     from kgwe.placement.refusal import Refusal
 
 # Rewrites of waiting messages over all workloads together, per second, at most.

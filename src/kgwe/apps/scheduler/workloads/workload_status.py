@@ -10,7 +10,7 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kgwe.cluster.workload import relocation
+from kgwe.cluster.workload import metadata_keys
 from kgwe.cluster.workload.conditions import COMPLETE, DEGRADED, FAILED, RUNNING, SCHEDULED, SUCCEEDED
 from kgwe.cluster.workload.workload import NO_DETAILS, Placed, Status
 from kgwe.kube.api.kgwe.gpuworkload import Phase
@@ -119,7 +119,7 @@ class Placement:
         self.where = run.node if self.placed.node_count == 1 else f"{self.placed.node_count} nodes"
         self.nodes = f"{run.node} +{self.placed.node_count - 1}" if self.placed.node_count > 1 else run.node
         self.reason, self.words = "Placed", f"placed on {self.where} by {workload.strategy or default_strategy}"
-        if note := run.meta.annotations.get(relocation.NOTE_ANNOTATION):
+        if note := run.meta.annotations.get(metadata_keys.NOTE_ANNOTATION):
             running = sum(pod.status.phase == "Running" for pod in (pods or {}).values()) + len(run.done)
             self.reason = "Recovered" if running >= run.pods else "Recovering"
             self.words = _cut(note)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgwe import errors
-from kgwe.cluster.workload import placement_annotations
-from kgwe.cluster.workload.manifests import rendezvous, run_manifest
+from kgwe.cluster.workload import metadata_keys, placement_annotations, plan_details
+from kgwe.cluster.workload.manifests import pod_template, rendezvous, run_manifest, run_metadata, workload_ask
 from kgwe.cluster.workload.workload import Details, from_kgwe, from_warp
 from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
@@ -52,7 +52,7 @@ DEEP = '{"other": ' + "[" * 5000 + "]" * 5000 + "}"
 
 
 def ask(workload):
-    return run_manifest.build_ask(workload, run_manifest.build_pod_template(workload, IMAGE), frozenset())
+    return workload_ask.build_ask(workload, pod_template.build_pod_template(workload, IMAGE), frozenset())
 
 
 def planned(workload, *nodes, per_pod=2, **more):
@@ -62,16 +62,16 @@ def planned(workload, *nodes, per_pod=2, **more):
         ask=ask(workload), seats=seats, grants=(), amounts={amounts.GPU: per_pod}, score=71.6,
         parts={"topology": 50.04}, gb_per_s=450.0, level="leaf", domain="a", message="why", **more,
     )  # fmt: skip
-    return run_manifest.build_run(workload, run_manifest.build_pod_template(workload, IMAGE), plan, "run1")
+    return run_manifest.build_run(workload, pod_template.build_pod_template(workload, IMAGE), plan, "run1")
 
 
 class TestName:
     def test_is_the_same_each_time_and_carries_the_uid(self):
-        assert run_manifest.job_name(warp()) == run_manifest.job_name(warp()) == "w-job-0f1e2d3c"
+        assert run_metadata.job_name(warp()) == run_metadata.job_name(warp()) == "w-job-0f1e2d3c"
 
     @given(st.text(alphabet=string.ascii_lowercase + string.digits + "-.", min_size=1, max_size=253))
     def test_is_a_dns_label_that_leaves_room_for_pod_suffixes(self, name):
-        made = run_manifest.job_name(warp(name.strip("-.") or "x"))
+        made = run_metadata.job_name(warp(name.strip("-.") or "x"))
         assert len(made) <= 52
         assert set(made) <= set(string.ascii_lowercase + string.digits + "-")
         assert made[0].isalnum()
@@ -81,22 +81,22 @@ class TestName:
 class TestLabels:
     @given(st.text(min_size=1, max_size=255))
     def test_any_model_name_becomes_a_legal_label_value(self, model):
-        value = run_manifest.label_value(model)
+        value = run_metadata.label_value(model)
         assert len(value) <= 63
         assert not value or (value[0].isalnum() and value[-1].isalnum())
         assert all(c in string.ascii_letters + string.digits + "-._" for c in value)
 
     def test_the_whole_model_name_is_kept_as_an_annotation_and_in_the_environment(self):
         model = "meta/llama 3: 70B " * 10
-        template = run_manifest.build_pod_template(warp(model=model), IMAGE)
-        assert template["metadata"]["annotations"][run_manifest.MODEL_ANNOTATION] == model
+        template = pod_template.build_pod_template(warp(model=model), IMAGE)
+        assert template["metadata"]["annotations"][metadata_keys.MODEL_ANNOTATION] == model
         env = {e["name"]: e["value"] for e in template["spec"]["containers"][0]["env"]}
         assert env == {"MODEL_NAME": model, "GPU_COUNT": "2"}
 
 
 class TestTemplate:
     def test_without_a_template_the_default_image_runs(self):
-        (container,) = run_manifest.build_pod_template(warp(), IMAGE)["spec"]["containers"]
+        (container,) = pod_template.build_pod_template(warp(), IMAGE)["spec"]["containers"]
         assert container["image"] == IMAGE
         assert gpus_of(container) == "2"
 
@@ -108,20 +108,20 @@ class TestTemplate:
 
     def test_the_first_container_gets_the_gpus(self):
         workload = with_template({"containers": [{"name": "a", "image": "x"}, {"name": "b", "image": "y"}]})
-        first, second = run_manifest.build_pod_template(workload, IMAGE)["spec"]["containers"]
+        first, second = pod_template.build_pod_template(workload, IMAGE)["spec"]["containers"]
         assert gpus_of(first) == "2"
         assert "resources" not in second
 
     def test_gpus_the_user_spread_over_containers_stay_where_they_are(self):
         limits = {"limits": {amounts.GPU: 1}}
         containers = [{"name": n, "image": "x", "resources": limits} for n in ("a", "b")]
-        made = run_manifest.build_pod_template(with_template({"containers": containers}), IMAGE)["spec"]["containers"]
+        made = pod_template.build_pod_template(with_template({"containers": containers}), IMAGE)["spec"]["containers"]
         assert [gpus_of(c) for c in made] == ["1", "1"]
 
     def test_other_requests_of_the_user_are_kept(self):
         wants = {"requests": {"cpu": 8, "memory": "64Gi"}}
         workload = with_template({"containers": [{"name": "c", "image": "x", "resources": wants}]})
-        (container,) = run_manifest.build_pod_template(workload, IMAGE)["spec"]["containers"]
+        (container,) = pod_template.build_pod_template(workload, IMAGE)["spec"]["containers"]
         assert container["resources"]["requests"] == {"cpu": "8", "memory": "64Gi", amounts.GPU: "2"}
 
     @pytest.mark.parametrize("field", ["nodeSelector", "tolerations", "initContainers", "overhead", "affinity"])
@@ -129,9 +129,9 @@ class TestTemplate:
         container = {"name": "c", "image": "x", "resources": {"requests": None}, "env": None}
         template = {"metadata": None, "spec": {"containers": [container], field: None}}
         workload = kgwe({"gpuRequirements": {"count": 1}, "podTemplate": template})
-        made = run_manifest.build_pod_template(workload, IMAGE)
-        assert made["metadata"]["labels"][run_manifest.UID_LABEL] == UID
-        assert run_manifest.build_ask(workload, made, frozenset()).request.gpus.count == 1
+        made = pod_template.build_pod_template(workload, IMAGE)
+        assert made["metadata"]["labels"][metadata_keys.UID_LABEL] == UID
+        assert workload_ask.build_ask(workload, made, frozenset()).request.gpus.count == 1
 
     @pytest.mark.parametrize("levels", [100, 450, 900, 5000])
     @pytest.mark.parametrize("wrap", [lambda inner: {"a": inner}, lambda inner: [inner]])
@@ -140,14 +140,14 @@ class TestTemplate:
         for _ in range(levels):
             inner = wrap(inner)
         with pytest.raises(errors.Permanent, match="nested deeper than 100 levels"):
-            run_manifest.build_pod_template(with_template({"containers": [CONTAINER], "zz": inner}), IMAGE)
+            pod_template.build_pod_template(with_template({"containers": [CONTAINER], "zz": inner}), IMAGE)
 
     def test_the_users_app_label_is_kept_and_ours_are_not_to_be_overwritten(self):
-        meta = {"labels": {"app": "theirs", run_manifest.UID_LABEL: "forged"}}
+        meta = {"labels": {"app": "theirs", metadata_keys.UID_LABEL: "forged"}}
         template = {"metadata": meta, "spec": {"containers": [{"name": "c", "image": "x"}]}}
-        made = run_manifest.build_pod_template(kgwe({"gpuRequirements": {"count": 1}, "podTemplate": template}), IMAGE)
+        made = pod_template.build_pod_template(kgwe({"gpuRequirements": {"count": 1}, "podTemplate": template}), IMAGE)
         assert made["metadata"]["labels"]["app"] == "theirs"
-        assert made["metadata"]["labels"][run_manifest.UID_LABEL] == UID
+        assert made["metadata"]["labels"][metadata_keys.UID_LABEL] == UID
 
     def test_what_we_write_on_pods_ourselves_cannot_come_from_a_template(self):
         meta = {
@@ -156,12 +156,12 @@ class TestTemplate:
                 placement_annotations.CARDS_ANNOTATION: "ff",
                 "mine": "1",
             },
-            "labels": {run_manifest.RUN_LABEL: "forged"},
+            "labels": {metadata_keys.RUN_LABEL: "forged"},
         }
         template = {"metadata": meta, "spec": {"containers": [CONTAINER]}}
-        made = run_manifest.build_pod_template(kgwe({"gpuRequirements": {"count": 1}, "podTemplate": template}), IMAGE)
+        made = pod_template.build_pod_template(kgwe({"gpuRequirements": {"count": 1}, "podTemplate": template}), IMAGE)
         assert made["metadata"]["annotations"] == {"mine": "1"}
-        assert run_manifest.RUN_LABEL not in made["metadata"]["labels"]
+        assert metadata_keys.RUN_LABEL not in made["metadata"]["labels"]
 
 
 class TestAsk:
@@ -260,7 +260,7 @@ class TestAsk:
         container = {"name": "c", "image": "x", "resources": {"limits": limits}}
         workload = with_template({"containers": [container]})
         with pytest.raises(errors.Permanent, match="make both agree"):
-            run_manifest.build_ask(workload, run_manifest.build_pod_template(workload, IMAGE), frozenset())
+            workload_ask.build_ask(workload, pod_template.build_pod_template(workload, IMAGE), frozenset())
 
     @pytest.mark.parametrize(
         "bad",
@@ -279,7 +279,7 @@ class TestAsk:
     def test_affinity_that_makes_no_sense_is_refused(self, bad):
         workload = with_template({"containers": [{"name": "c", "image": "x"}], "affinity": bad})
         with pytest.raises(errors.Permanent):
-            run_manifest.build_ask(workload, run_manifest.build_pod_template(workload, IMAGE), frozenset())
+            workload_ask.build_ask(workload, pod_template.build_pod_template(workload, IMAGE), frozenset())
 
 
 class TestPin:
@@ -338,16 +338,16 @@ class TestJob:
 
     def test_remembers_the_plan_its_reasons_and_the_generation(self):
         notes = planned(warp(), "n1")["metadata"]["annotations"]
-        assert (notes[placement_annotations.PLAN_ANNOTATION], notes[run_manifest.GENERATION_ANNOTATION]) == (
+        assert (notes[placement_annotations.PLAN_ANNOTATION], notes[metadata_keys.GENERATION_ANNOTATION]) == (
             "n1=3",
             "4",
         )
-        assert run_manifest.decode_details(notes) == Details(72, (("topology", 50.0),), 450.0, "leaf/a", "why")
+        assert plan_details.decode_details(notes) == Details(72, (("topology", 50.0),), 450.0, "leaf/a", "why")
 
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"score": 101}', '{"parts": [["a", -1]]}', '{"domain": 3}', DEEP])
     def test_reasons_that_nobody_could_have_written_are_not_told(self, text):
-        assert run_manifest.decode_details({run_manifest.DETAILS_ANNOTATION: text}) is None
-        assert run_manifest.decode_details({}) is None
+        assert plan_details.decode_details({metadata_keys.DETAILS_ANNOTATION: text}) is None
+        assert plan_details.decode_details({}) is None
 
 
 class TestWhatAPodIsTold:
@@ -370,17 +370,17 @@ class TestInference:
     def test_is_a_deployment_that_never_runs_two_pods_for_one(self):
         workload = kgwe(self.spec)
         made = planned(workload, "n1")
-        assert run_manifest.resource_of(workload) is resources.DEPLOYMENT
+        assert run_metadata.resource_of(workload) is resources.DEPLOYMENT
         assert made["spec"]["replicas"] == 1
         assert made["spec"]["strategy"] == {"type": "Recreate"}
         assert made["spec"]["template"]["spec"]["restartPolicy"] == "Always"
 
     def test_its_pods_are_told_from_those_of_an_earlier_deployment_of_the_same_name(self):
         made = planned(kgwe(self.spec), "n1")
-        wanted = {run_manifest.UID_LABEL: UID, run_manifest.RUN_LABEL: "run1"}
+        wanted = {metadata_keys.UID_LABEL: UID, metadata_keys.RUN_LABEL: "run1"}
         assert made["spec"]["selector"]["matchLabels"] == wanted
         assert wanted.items() <= made["spec"]["template"]["metadata"]["labels"].items()
-        assert made["metadata"]["labels"][run_manifest.RUN_LABEL] == "run1"
+        assert made["metadata"]["labels"][metadata_keys.RUN_LABEL] == "run1"
 
     def test_replicas_do_not_look_for_each_other(self):
         made = planned(kgwe(self.spec | {"gpusPerPod": 1}), "n1", "n2", per_pod=1)
@@ -398,7 +398,7 @@ class TestRendezvous:
 
     def test_torchrun_finds_everything_in_the_environment(self):
         spec, env = self.env(with_template({"containers": [CONTAINER]}, count=16))
-        job = run_manifest.job_name(with_template({"containers": [CONTAINER]}))
+        job = run_metadata.job_name(with_template({"containers": [CONTAINER]}))
         assert spec["subdomain"] == job
         assert env == {
             "MASTER_ADDR": f"{job}-0.{job}",
@@ -448,7 +448,7 @@ class TestRendezvous:
         assert made["metadata"]["name"] == "w7b-train-job-0f1e2d3c"
         assert made["spec"]["clusterIP"] == "None"
         assert made["spec"]["publishNotReadyAddresses"]
-        assert made["spec"]["selector"] == {run_manifest.UID_LABEL: UID}
+        assert made["spec"]["selector"] == {metadata_keys.UID_LABEL: UID}
 
 
 # --- a share of a card -----------------------------------------------------------------------------------
@@ -459,7 +459,7 @@ def test_a_share_is_asked_for_as_one_piece_and_said_on_the_pod():
     asked = ask(workload)
     assert asked.request.gpus == Gpus(milli=500)
     assert (asked.amounts[amounts.SHARED], asked.pods, asked.divisible) == (1, 1, False)
-    template = run_manifest.build_pod_template(workload, IMAGE)
+    template = pod_template.build_pod_template(workload, IMAGE)
     assert template["spec"]["containers"][0]["resources"]["limits"] == {amounts.SHARED: "1"}
     assert template["metadata"]["annotations"]["kgwe.nvidia.io/gpu-share"] == "0.5"
 

@@ -1,0 +1,23 @@
+"""Keys and values of labels and annotations that KGWE writes on runs and on their pods."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+CONTROLLER_NAME: Final = "kgwe-scheduler"
+UID_LABEL: Final = "kgwe.nvidia.io/workload-uid"
+NAME_LABEL: Final = "kgwe.nvidia.io/workload"
+TYPE_LABEL: Final = "kgwe.nvidia.io/workload-type"
+GENERATION_ANNOTATION: Final = "kgwe.nvidia.io/generation"
+MODEL_ANNOTATION: Final = "kgwe.nvidia.io/model"
+DETAILS_ANNOTATION: Final = "kgwe.nvidia.io/plan-details"
+#: what each pod takes of its node, as it was planned
+AMOUNTS_ANNOTATION: Final = "kgwe.nvidia.io/plan-amounts"
+#: on Deployments and their pods: tells the pods of one Deployment from those of its predecessor of the same name
+RUN_LABEL: Final = "kgwe.nvidia.io/run"
+SELECTOR: Final = f"{MANAGED_BY}={CONTROLLER_NAME}"
+#: on a run: why its plan is not the one it was created with
+NOTE_ANNOTATION: Final = "kgwe.nvidia.io/recovery-note"
+#: on a run: how often all its pods were started again; on its pods: the round in which they got their seats
+ROUND_ANNOTATION: Final = "kgwe.nvidia.io/round"
