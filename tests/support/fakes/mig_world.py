@@ -11,8 +11,9 @@ import msgspec
 
 from kgwe import errors
 from kgwe.apps.mig.claims import Claims
-from kgwe.apps.mig.controller import Controller, Stores
+from kgwe.apps.mig.controller import Controller
 from kgwe.apps.mig.settings import Settings
+from kgwe.apps.mig.stores import Stores
 from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpunode import CardSpec, MIGLayout
 from kgwe.kube.client.client import DisruptionBudgetRefused

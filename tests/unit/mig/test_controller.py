@@ -100,7 +100,7 @@ def test_a_waiting_workload_gets_its_slice_beside_its_neighbour() -> None:
     assert world.round() == [], "it waits for the agent, and nothing else happens"
     world.settle()
     assert world.cuts() == ["3g.40gb@0 3g.40gb@4"]
-    assert world.controller.waiting == 0
+    assert world.controller.planner.waiting == 0
 
 
 def test_waiting_pods_are_cut_for_where_they_may_go() -> None:
@@ -149,13 +149,13 @@ def test_demand_that_comes_and_goes_does_not_make_cards_swing() -> None:
     world = World(cards=2, cooldown_seconds=30.0)
     world.strategy(shares={"3g.40gb": 1.0}, allowDynamicReconfig=True, rebalanceInterval="5m")
     world.settle()
-    before = world.controller.recuts
+    before = world.controller.planner.recuts
     for minute in range(120):
         world.pods.clear()
         world.pod(f"p{minute}", ("3g.40gb", "2g.20gb")[minute % 2])
         world.now += 59
         world.settle()
-    assert world.controller.recuts - before <= 4
+    assert world.controller.planner.recuts - before <= 4
 
 
 def test_the_higher_priority_decides_and_the_lower_gets_the_rest() -> None:
@@ -233,10 +233,10 @@ def test_a_failed_card_may_be_asked_for_something_else_later() -> None:
     world.now += 61
     world.round()
     assert world.wishes() == [SEVEN]
-    before = world.controller.recuts
+    before = world.controller.planner.recuts
     world.now += 61
     world.round()
-    assert world.controller.recuts == before, "asked already"
+    assert world.controller.planner.recuts == before, "asked already"
 
 
 def test_an_agent_that_does_nothing_is_not_waited_for_for_ever() -> None:

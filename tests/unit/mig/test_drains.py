@@ -36,7 +36,7 @@ def test_a_pod_that_consents_is_evicted_and_then_the_card_is_cut() -> None:
     assert not world.asked
     world.settle()
     assert world.cuts() == [WIDE, "3g.40gb@0 2g.20gb@4 1g.10gb@6"]
-    assert world.controller.waiting == 0
+    assert world.controller.planner.waiting == 0
     assert world.controller.drain_executor.asked == {"accepted": 1, "refused": 0}
     assert [event.reason for event in world.events] == ["Drained"]
     assert world.evicted == ["small"]
@@ -103,7 +103,7 @@ def test_a_pod_is_left_alone_that(what: str, small: dict[str, Any]) -> None:
     world.workload("wide", "3g.40gb")
     world.round()
     assert (world.asked, world.evicted) == ([], []), what
-    assert world.controller.waiting == 1
+    assert world.controller.planner.waiting == 1
 
 
 def test_a_pod_that_has_hardly_begun_is_left_alone_for_a_while() -> None:

@@ -23,7 +23,8 @@ from kgwe.apps import background, leading
 from kgwe.apps.leading import LeaderLoop
 from kgwe.apps.mig import demand, drains
 from kgwe.apps.mig.claims import Claims
-from kgwe.apps.mig.controller import FIELD_MANAGER, Controller, Stores
+from kgwe.apps.mig.controller import FIELD_MANAGER, Controller
+from kgwe.apps.mig.stores import Stores
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
@@ -211,12 +212,12 @@ class _Gauges(Collector):
         self._controller = controller
 
     def collect(self) -> Iterator[Metric]:
-        controller = self._controller
+        controller, planner = self._controller, self._controller.planner
         recuts = CounterMetricFamily("kgwe_mig_recuts", "GPUs asked to change their MIG layout")
-        recuts.add_metric([], controller.recuts)
+        recuts.add_metric([], planner.recuts)
         yield recuts
         waiting = GaugeMetricFamily("kgwe_mig_waiting", "Requests for slices that no GPU can serve now")
-        waiting.add_metric([], controller.waiting)
+        waiting.add_metric([], planner.waiting)
         yield waiting
         moved = CounterMetricFamily(
             "kgwe_mig_drained_pods", "Pods evicted for a new MIG layout, by outcome", labels=["outcome"]
@@ -225,7 +226,7 @@ class _Gauges(Collector):
             moved.add_metric([outcome], count)
         yield moved
         cards = GaugeMetricFamily("kgwe_mig_cards", "GPUs that strategies select, by phase", labels=["phase"])
-        for phase, count in sorted(controller.phases.items()):
+        for phase, count in sorted(planner.phases.items()):
             cards.add_metric([phase], count)
         yield cards
 

@@ -1,0 +1,39 @@
+"""What the informers of the MIG controller show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kgwe.apps.mig.claims import Claims
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kgwe.kube.api import core
+    from kgwe.kube.api.kgwe.gpunode import GPUNode
+    from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload
+    from kgwe.kube.api.kgwe.migstrategy import MIGStrategy
+
+
+@dataclass(frozen=True)
+class Stores:
+    """What the informers know, by key."""
+
+    strategies: Mapping[str, MIGStrategy]
+    nodes: Mapping[str, core.Node]
+    gpu_nodes: Mapping[str, GPUNode]
+    pods: Mapping[str, core.Pod]
+    workloads: Mapping[str, GPUWorkload]
+    claims: Claims = field(default_factory=Claims)
+
+    def copy(self, gpu_nodes: Mapping[str, GPUNode]) -> Stores:
+        """A copy that does not change any more, with these GPUNodes."""
+        return Stores(
+            dict(self.strategies),
+            dict(self.nodes),
+            dict(gpu_nodes),
+            dict(self.pods),
+            dict(self.workloads),
+            self.claims.copy(),
+        )
