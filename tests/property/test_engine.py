@@ -18,7 +18,8 @@ from kgwe.placement.fleet.node import GPU_MILLI, Gpus, Node, Preference, Request
 from kgwe.placement.fleet.snapshot import Snapshot, list_gpus
 from kgwe.placement.fleet.taints import Taint, Toleration
 from kgwe.placement.pod.engine import Decision, Engine
-from kgwe.placement.pod.fit import FitStatus, Fitter
+from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.ranking import Strategy
 from kgwe.placement.pod.score import to_extender_score
 from kgwe.placement.refusal import Refusal

@@ -14,7 +14,8 @@ from kgwe.model.gpu.mig import parse_placement
 from kgwe.model.gpu.topology import Slot, Wiring
 from kgwe.placement.fleet.node import GPU_MILLI, Gpus, Node, Request, Shape
 from kgwe.placement.fleet.snapshot import Grant, Snapshot, list_gpus
-from kgwe.placement.pod.fit import FitStatus, Fitter
+from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.pod.fit_status import FitStatus
 
 A100 = catalog.find("A100-SXM4-80GB")
 WIRING = Wiring(slots=tuple(Slot(f"00000000:{i:02X}:00.0") for i in range(8)))

@@ -21,7 +21,8 @@ from kgwe.placement.fleet.snapshot import Grant, Snapshot
 from kgwe.placement.gang.search import GangSearch
 from kgwe.placement.planning.gang_planner import GangPlan, GangPlanner, GangRequest, Hardware, Role, Segment, Strategy
 from kgwe.placement.pod.engine import Decision, Engine
-from kgwe.placement.pod.fit import FitStatus, Fitter
+from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.ranking import Strategy as OneStrategy
 
 LEVELS = ("leaf", "spine")

@@ -17,7 +17,7 @@ from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.planning.plan import Plan
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.refusal import Refusal
 
 HALF = Request(Gpus(milli=500))

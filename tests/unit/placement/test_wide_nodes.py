@@ -17,7 +17,8 @@ from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape
 from kgwe.placement.fleet.snapshot import Grant, Snapshot, list_gpus
 from kgwe.placement.planning.gang_planner import GangPlanner, GangRequest
 from kgwe.placement.pod.engine import Decision, Engine
-from kgwe.placement.pod.fit import FitStatus, Fitter
+from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.refusal import Refusal
 
 WIDE = Shape(reference.nvswitch(20), "H100-SXM5-80GB", 81_559, "Hopper")

@@ -26,7 +26,7 @@ from kgwe.placement.gpuset import gpu_tables
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.explain import NO_CHANCE
 from kgwe.placement.planning.plan import Plan
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -35,7 +35,7 @@ from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest, Role
 from kgwe.placement.gang.search import GangSearch
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from kgwe.placement.disruption import room_curves, victims
 from kgwe.placement.disruption.room_curves import RoomCurves
 from kgwe.placement.gang.capacity import GangCapacity
 from kgwe.placement.gang.request import CLUSTER
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

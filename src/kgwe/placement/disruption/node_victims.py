@@ -17,7 +17,7 @@ import numpy as np
 
 from kgwe.placement.disruption import room_curves, victims
 from kgwe.placement.fleet.node import GPU_MILLI
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -31,7 +31,7 @@ from kgwe.placement.disruption.victims import Found, VictimPool
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.gang.search import GangSearch
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:

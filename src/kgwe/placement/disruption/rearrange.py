@@ -15,7 +15,7 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.placement.disruption.room_curves import requested_amount
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ import numpy as np
 from kgwe.placement.fleet.node import GPU_MILLI, SpotPolicy
 from kgwe.placement.gang import split
 from kgwe.placement.gang.request import NONE_FOLLOW
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

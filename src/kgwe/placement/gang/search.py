@@ -31,7 +31,7 @@ from kgwe.placement.gang.levels import LevelTables
 from kgwe.placement.gang.lookahead.follow_up import Lookahead
 from kgwe.placement.gang.plan import DomainWeights, GangPlan, Shortfall
 from kgwe.placement.gang.request import NONE_FOLLOW, NVLINK, Strategy
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,8 @@ from kgwe.placement.gang.search import GangSearch
 from kgwe.placement.live.fleet import copy_rows
 from kgwe.placement.planning.gang_planner import GangPlanner
 from kgwe.placement.pod.engine import Engine
-from kgwe.placement.pod.fit import FitStatus, Fitter
+from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.ranking import Strategy
 from kgwe.placement.pod.score import Weights
 

@@ -17,7 +17,7 @@ from kgwe.placement.gang.request import CLUSTER
 from kgwe.placement.planning.changes import Change, ChangeKind, describe_domain, find_changes
 from kgwe.placement.planning.reasons import describe_gang, describe_node_counts
 from kgwe.placement.planning.unmet import find_unmet
-from kgwe.placement.pod.fit import SHORT_OF_GPUS, FitStatus
+from kgwe.placement.pod.fit_status import SHORT_OF_GPUS, FitStatus
 from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:

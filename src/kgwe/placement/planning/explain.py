@@ -16,7 +16,7 @@ from kgwe import errors
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.diagnosis import Diagnosis
 from kgwe.placement.planning.plan import Plan
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.shortage import Shortage
 from kgwe.placement.refusal import Refusal
 

@@ -29,7 +29,7 @@ from kgwe.placement.planning.custom_strategies import Candidate, Choosers
 from kgwe.placement.planning.plan import Plan, Seat
 from kgwe.placement.planning.reasons import refuse_pod, refuse_strategy
 from kgwe.placement.pod.engine import Decision
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.ranking import ALIASES, Strategy
 from kgwe.placement.refusal import Reason, Refusal
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kgwe.model.units.phrasing import counted, join_words
 from kgwe.placement.planning.unmet import describe_exclusions, find_unmet
 from kgwe.placement.pod import wording
-from kgwe.placement.pod.fit import SHORT_OF_GPUS, FitStatus
+from kgwe.placement.pod.fit_status import SHORT_OF_GPUS, FitStatus
 from kgwe.placement.pod.shortage import Shortage
 from kgwe.placement.refusal import Reason, Refusal
 

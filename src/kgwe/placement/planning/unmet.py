@@ -23,7 +23,7 @@ from kgwe.model.units.phrasing import (
 )
 from kgwe.placement.fleet.constraints import Constraints
 from kgwe.placement.fleet.node import Preference, SpotPolicy, share_milli
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.wording import describe_share
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ import numpy as np
 from kgwe import errors
 from kgwe.placement.pod import score as scoring
 from kgwe.placement.pod import shortage, wording
-from kgwe.placement.pod.fit import FitStatus, Fitter
+from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.mixfit_strategy import ArrivalMix, MixFitStrategy
 from kgwe.placement.pod.ranking import Ranking, Strategy
 from kgwe.placement.refusal import Reason, Refusal
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant, Snapshot
-    from kgwe.placement.pod.fit import Codes
+    from kgwe.placement.pod.request_tables import Codes
     from kgwe.placement.pod.score import Floats
 
 # Requests whose ranks are kept, the oldest forgotten first: 0.5 MB each in a fleet of 10,000 nodes.

@@ -21,76 +21,26 @@ GPUs stay empty enough to be cut anew.
 from __future__ import annotations
 
 import collections
-import enum
 import functools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from kgwe.placement.fleet.node import GPU_MILLI, Gpus, Preference, Request, SpotPolicy, share_milli
 from kgwe.placement.fleet.snapshot import Grant
-from kgwe.placement.gpuset import bitmask
-from kgwe.placement.gpuset import gpu_tables as subset
+from kgwe.placement.gpuset import bitmask, gpu_tables
+from kgwe.placement.pod.fit_status import FitStatus
+from kgwe.placement.pod.request_tables import RequestTables, forget_oldest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.model.gpu.mig import Placement
     from kgwe.placement.fleet.snapshot import Snapshot
+    from kgwe.placement.pod.request_tables import Codes
 
-    Codes = NDArray[np.uint8]
     At = slice | NDArray[np.intp]
 
-
-class FitStatus(enum.IntEnum):
-    """Whether a pod fits a node, and if not, the first rule that fails; static rules come first."""
-
-    FITS = 0
-    NOT_READY = 1
-    NOT_ALLOWED = 2
-    """Selector, affinity or taints, or the node is to be avoided."""
-    WRONG_MODEL = 3
-    WRONG_ARCHITECTURE = 4
-    GPU_MEMORY = 5
-    """Its GPUs have too little memory, or it is not known how much."""
-    TOO_FEW_GPUS = 6
-    """Even when nothing runs there: GPUs, shares of that size, or slices of the profile."""
-    GPUS_TAKEN = 7
-    WIRING = 8
-    """GPUs enough, but no set of them that meets the preference and the bandwidth."""
-    SHARE_TAKEN = 9
-    """No GPU has that much left."""
-    NO_SLICE = 10
-    CPU = 11
-    MEMORY = 12
-    PODS = 13
-
-    @property
-    def reason(self) -> str:
-        """As conditions and events name it."""
-        return _REASONS[self]
-
-
-_REASONS: Final = {
-    FitStatus.FITS: "Fits",
-    FitStatus.NOT_READY: "NodeNotReady",
-    FitStatus.NOT_ALLOWED: "NodeNotAllowed",
-    FitStatus.WRONG_MODEL: "WrongGPUModel",
-    FitStatus.WRONG_ARCHITECTURE: "WrongGPUArchitecture",
-    FitStatus.GPU_MEMORY: "InsufficientGPUMemory",
-    FitStatus.TOO_FEW_GPUS: "TooFewGPUs",
-    FitStatus.GPUS_TAKEN: "GPUsTaken",
-    FitStatus.WIRING: "WiringNotMet",
-    FitStatus.SHARE_TAKEN: "GPUShareTaken",
-    FitStatus.NO_SLICE: "MIGSlicesTaken",
-    FitStatus.CPU: "InsufficientCPU",
-    FitStatus.MEMORY: "InsufficientMemory",
-    FitStatus.PODS: "TooManyPods",
-}
-
-#: statuses that mean too few free GPUs
-SHORT_OF_GPUS: Final = frozenset({FitStatus.GPUS_TAKEN, FitStatus.SHARE_TAKEN, FitStatus.NO_SLICE, FitStatus.WIRING})
 
 # As NumPy scalars: it takes longer to see through an enum than to do what is done with it.
 _FITS: Final = np.uint8(FitStatus.FITS)
@@ -107,20 +57,6 @@ _WHOLE: Final = 0
 _EVERYWHERE: Final = slice(None)
 # Requests remembered, the oldest forgotten first: a fleet of 10,000 nodes takes 10 kB for each.
 _KEPT: Final = 2048
-# Faster than any link, and no more than the tables' 32-bit floats can be compared with.
-_FASTEST_GB_PER_S: Final = 1e30
-# Bandwidths may be anything; a shape of 16 GPUs takes half a megabyte for each.
-_KEPT_SETS: Final = 128
-
-
-@dataclass(frozen=True, slots=True)
-class _SetTables:
-    """Tables of one kind of request for whole GPUs, over the rows of `subset.ShapeTables`."""
-
-    codes: Codes
-    """FITS, GPUS_TAKEN or WIRING."""
-    best: NDArray[np.uint16]
-    room: NDArray[np.int32]
 
 
 class Fitter:
@@ -129,19 +65,20 @@ class Fitter:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         nodes = snapshot.nodes
-        self.tables = subset.ShapeTables([shape.wiring for shape in snapshot.shapes])
+        self.tables = gpu_tables.ShapeTables([shape.wiring for shape in snapshot.shapes])
         self._offset: NDArray[np.int64] = self.tables.offset[snapshot.shape]
         self._wide: NDArray[np.bool_] = self.tables.wide[snapshot.shape]
         self._has_wide = bool(self._wide.any())
-        # Requests for more GPUs than the largest node has are refused alike: one table serves them all.
-        self._too_many = max((shape.gpu_count for shape in snapshot.shapes), default=0) + 1
         self._usable = np.array([node.usable for node in nodes], np.int64)
         self._cpu_milli = np.array([node.cpu_milli for node in nodes], np.int64)
         self._memory_bytes = np.array([node.memory_bytes for node in nodes], np.int64)
         self._pods = np.array([node.pods for node in nodes], np.int32)
         self._share_milli = np.array([_offered_share_milli(node.pieces) for node in nodes], np.int32)
         self._when_empty: dict[Request, Codes] = {}
-        self._sets: dict[tuple[int, Preference, float], _SetTables] = {}
+        most = max((shape.gpu_count for shape in snapshot.shapes), default=0)
+        self._sets = RequestTables(self.tables, most_gpus=most)
+            self.tables, most_gpus=max((shape.gpu_count for shape in snapshot.shapes), default=0)
+        )
 
     def table_rows(self, at: At) -> NDArray[np.int64]:
         """Rows of the tables for these nodes as they are now."""
@@ -177,7 +114,7 @@ class Fitter:
         """The status of each node if nothing ran there; shared, do not write to it."""
         known = self._when_empty.get(request)
         if known is None:
-            _forget_oldest(self._when_empty, _KEPT)
+            forget_oldest(self._when_empty, _KEPT)
             known = self._when_empty[request] = self._check_empty(request)
             known.flags.writeable = False
         return known
@@ -206,7 +143,7 @@ class Fitter:
     def _check_gpus_when_empty(self, request: Request) -> Codes:
         gpus = request.gpus
         if gpus.count:
-            codes: Codes = self._set_tables(request).codes[self._rows(self._usable, _EVERYWHERE)]
+            codes: Codes = self._sets.find(request).codes[self._rows(self._usable, _EVERYWHERE)]
             codes[(codes == FitStatus.GPUS_TAKEN) | (self._share_milli > 0)] = FitStatus.TOO_FEW_GPUS
             return codes
         short = np.zeros(len(self.snapshot), np.bool_)
@@ -240,7 +177,7 @@ class Fitter:
     def _check_gpus(self, request: Request, at: At) -> Codes:
         snapshot, gpus = self.snapshot, request.gpus
         if gpus.count:
-            found: Codes = self._set_tables(request).codes[self.table_rows(at)]
+            found: Codes = self._sets.find(request).codes[self.table_rows(at)]
             return found
         if gpus.milli:
             holds = (snapshot.milli[at] >= gpus.milli) & (snapshot.share_mib[at] >= gpus.share_mib)
@@ -287,7 +224,7 @@ class Fitter:
         if request.memory_bytes:
             np.minimum(room, snapshot.memory_bytes // request.memory_bytes, out=room)
         if gpus.count:
-            np.minimum(room, self._set_tables(request).room[self.table_rows(_EVERYWHERE)], out=room)
+            np.minimum(room, self._sets.find(request).room[self.table_rows(_EVERYWHERE)], out=room)
         elif gpus.milli:
             on_gpu = snapshot.milli // gpus.milli
             if gpus.share_mib:
@@ -318,7 +255,7 @@ class Fitter:
 
     def choose_gpus(self, request: Request, node: int) -> int:
         """Mask of the whole GPUs the request would get of the node's free ones; 0 when no set will do."""
-        best = self._set_tables(request).best
+        best = self._sets.find(request).best
         if self._wide[node]:
             return self._choose_lowest(best, request.gpus.count, node)
         return int(best[self._offset[node] + self._free_gpus_of(node)])
@@ -366,44 +303,6 @@ class Fitter:
         ]
         return tuple(found[: gpus.slices])
 
-    # --- tables -----------------------------------------------------------------------------------------
-
-    def _set_tables(self, request: Request) -> _SetTables:
-        count = min(request.gpus.count, self._too_many)
-        preference, least = request.preference, min(request.min_bandwidth_gbps, _FASTEST_GB_PER_S)
-        key = (count, preference, least)
-        known = self._sets.get(key)
-        if known is None:
-            _forget_oldest(self._sets, _KEPT_SETS)
-            known = self._sets[key] = self._build_set_tables(count, preference, least)
-        return known
-
-    def _build_set_tables(self, count: int, preference: Preference, least_gb_per_s: float) -> _SetTables:
-        tables = self.tables
-        best = tables.best_sets(count, preference).copy()
-        if least_gb_per_s:
-            # The best set is the fastest: where it is too slow, all are.
-            best[~(tables.gb_per_s(count, preference) >= least_gb_per_s)] = 0
-        codes = np.where(best > 0, FitStatus.FITS, FitStatus.WIRING).astype(np.uint8)
-        room = np.zeros(len(best), np.int32)
-        for part, wide in zip(tables.rows_of_shape, tables.wide.tolist(), strict=True):
-            rows = np.arange(part.stop - part.start)
-            free = rows if wide else np.bitwise_count(rows)
-            codes[part][free < count] = FitStatus.GPUS_TAKEN
-            room[part] = np.where(best[part] > 0, free // count, 0) if wide else _count_sets(best[part], rows)
-        return _SetTables(codes, best, room)
-
-
-def _count_sets(best: NDArray[np.uint16], masks: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Mask -> how many sets can be taken one after the other."""
-    room = np.zeros(len(best), np.int32)
-    left, taken = masks, best
-    while taken.any():
-        room += taken > 0
-        left = left ^ taken
-        taken = best[left]
-    return room
-
 
 def _without_lowest(free: int, owed: int) -> int:
     """The mask without its lowest GPUs, as many as are owed."""
@@ -425,15 +324,7 @@ def _offered_share_milli(pieces: int | None) -> int:
     return share_milli(pieces) if pieces else _WHOLE
 
 
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
-
 _ONE_GPU: Final = Request(Gpus(count=1))
-
-
-def _forget_oldest(remembered: dict[_Key, _Value], most: int) -> None:
-    if len(remembered) >= most:
-        del remembered[next(iter(remembered))]
 
 
 def _apply_stronger(codes: Codes, stronger: Codes) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.packing.fleet import Demand, Fleet, NodeSpec
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Snapshot
-    from kgwe.placement.pod.fit import Codes, Fitter
+    from kgwe.placement.pod.fit import Fitter
+    from kgwe.placement.pod.request_tables import Codes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe.model.units.phrasing import counted, format_bytes, format_cores, format_mib, format_number
 from kgwe.placement.fleet.node import GPU_MILLI, share_milli
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,7 +20,7 @@ from kgwe.placement.gang.plan import GangPlan, Shortfall
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.live.scratch import NO_NODES, ScratchFleet
 from kgwe.placement.pod import shortage
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.queue.workloads import requested_milli
 
 if TYPE_CHECKING:

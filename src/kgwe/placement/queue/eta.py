@@ -26,7 +26,8 @@ import numpy as np
 from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.gang.levels import LevelTables
 from kgwe.placement.gang.request import CLUSTER, NODE, NVLINK, GangRequest
-from kgwe.placement.pod.fit import FitStatus, Fitter
+from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.queue.playout import (
     FIRST_S,
     NOT_KNOWN,

@@ -19,7 +19,7 @@ from kgwe.placement.packing.fleet import Demand
 from kgwe.placement.packing.policy import Mix
 from kgwe.placement.planning.gang_planner import GangPlanner
 from kgwe.placement.pod.engine import Decision, Engine
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.packing_mirror import PackingMirror
 from kgwe.placement.pod.ranking import Strategy
 

@@ -26,7 +26,8 @@ from kgwe.placement.planning.gang_planner import (
     Segment,
     plan_gang,
 )
-from kgwe.placement.pod.fit import FitStatus, Fitter
+from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.refusal import Refusal
 
 A100 = Shape(reference.nvswitch(8, 12, 3), "A100-SXM4-80GB", 81_920, "Ampere")

@@ -11,7 +11,7 @@ from kgwe.placement.gang.request import GangRequest, Role
 from kgwe.placement.planning.ask import Ask, TopologyRequest
 from kgwe.placement.planning.explain import Why, explain
 from kgwe.placement.planning.plan import Plan
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.records import rows
 
 

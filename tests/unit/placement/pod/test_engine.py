@@ -13,7 +13,8 @@ from kgwe.model.gpu.topology import Slot, Wiring
 from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape
 from kgwe.placement.fleet.snapshot import Grant, Snapshot
 from kgwe.placement.pod.engine import Decision, Engine
-from kgwe.placement.pod.fit import FitStatus, Fitter
+from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.ranking import ALIASES, Strategy, parse_strategy
 from kgwe.placement.pod.score import Weights, to_extender_score
 from kgwe.placement.pod.shortage import Shortage

@@ -22,7 +22,7 @@ from kgwe.kube.translate import extender_wire, podrequest, podspec
 from kgwe.model.units import amounts
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.pod.engine import Decision
-from kgwe.placement.pod.fit import FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.ranking import Strategy
 from kgwe.placement.refusal import Refusal
 
