@@ -44,7 +44,7 @@ def state(snapshot):
 
 shares = st.tuples(st.integers(0, 7), st.integers(1, 999), st.integers(0, 40_000))
 held = st.one_of(
-    st.fixed_dictionaries({"cards": st.integers(0, 255)}),
+    st.fixed_dictionaries({"gpus": st.integers(0, 255)}),
     st.fixed_dictionaries({"share": shares}),
     st.fixed_dictionaries({"slices": st.sampled_from([((7, CUT[0]),), ((7, CUT[1]),), ((7, CUT[0]), (7, CUT[1]))])}),
 )

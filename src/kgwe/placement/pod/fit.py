@@ -77,8 +77,6 @@ class Fitter:
         self._when_empty: dict[Request, Codes] = {}
         most = max((shape.gpu_count for shape in snapshot.shapes), default=0)
         self._sets = RequestTables(self.tables, most_gpus=most)
-            self.tables, most_gpus=max((shape.gpu_count for shape in snapshot.shapes), default=0)
-        )
 
     def table_rows(self, at: At) -> NDArray[np.int64]:
         """Rows of the tables for these nodes as they are now."""
