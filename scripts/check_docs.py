@@ -1,7 +1,8 @@
-"""Check the documentation: no placeholders, no dead links, no commands that do not exist.
+"""Check the documentation: placeholders, dead links, unknown commands, wrong paths, invalid manifests and banned words.
 
-Run by `make check`. Every `kgwe …` line of a code block is parsed as the command line would parse it; of `kgwe …` in
-running text the command and its options must exist. Prints one line per problem; exits 1 if there is any.
+`make check` runs it. The command line parses every `kgwe …` line of a code block; in running text the command and its
+options must exist. Manifests of KGWE's kinds are validated against the schemas in `deploy/crds`, without a cluster. The
+script prints one line per problem and exits with 1 if there is any.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import functools
 import re
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from cyclopts import CycloptsError
 
 from kgwe.cli.main import build_app, order_arguments
@@ -31,15 +34,151 @@ _SHELLS = {"", "sh", "bash", "shell", "console", "text"}
 _ENDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>", "#"}
 # Parts that a reader fills in.
 _OPEN = re.compile(r"…|\.\.\.|[\[\]<>{}|]")
+# Words that make a sentence a riddle: name the object, the controller or the user instead.
+_BANNED = re.compile(
+    r"\b(?:whoever|whomever|nobody|somebody|anybody|everybody|anew|(?:is|are|was|were) told|in\s+vain"
+    r"|of\s+late|as\s+ever|of\s+others)\b",
+    re.IGNORECASE,
+)
+# The history quotes what was said then.
+_WORDS_ALLOWED = {"CHANGELOG.md"}
+_SPAN = re.compile(r"`([^`\n]+)`")
+_PATH = re.compile(r"[\w-]+(?:/[\w.-]+)+/?|[\w-]+/")
+_MODULE = re.compile(r"kgwe(?:\.\w+)+")
+_TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+}
 
 
 def find_problems(root: Path) -> Iterator[str]:
-    """One line for each thing in the documents below `root` that is not so."""
+    """One line for each mistake in the documents, examples and deployment files below `root`."""
     for path in [*sorted(root.glob("*.md")), *sorted((root / "docs").rglob("*.md"))]:
         text = path.read_text(encoding="utf-8")
         name = path.relative_to(root)
-        for problem in (*_find_placeholders(text), *_find_dead_links(path, text), *_find_wrong_commands(text)):
+        for problem in (
+            *_find_placeholders(text),
+            *_find_dead_links(path, text),
+            *_find_wrong_commands(text),
+            *(_find_banned_words(text) if path.name not in _WORDS_ALLOWED else ()),
+            *(_find_missing_paths(text) if path.name not in _WORDS_ALLOWED else ()),
+            *_find_invalid_blocks(text),
+        ):
             yield f"{name}: {problem}"
+    for path in [*sorted((root / "examples").glob("*.yaml")), *sorted((root / "deploy").rglob("*.yaml"))]:
+        text = path.read_text(encoding="utf-8")
+        for problem in (*_find_banned_words(text), *_find_invalid_manifests(text)):
+            yield f"{path.relative_to(root)}: {problem}"
+
+
+def _find_banned_words(text: str) -> Iterator[str]:
+    for found in _BANNED.finditer(text):
+        yield f"line {_line(text, found.start())}: banned words: {' '.join(found.group().split())}"
+
+
+def _find_missing_paths(text: str) -> Iterator[str]:
+    """Files, folders and modules of this repository that a code span names and that do not exist."""
+    sources = _ROOT / "src" / "kgwe"
+    for found in _SPAN.finditer(text):
+        span = found.group(1)
+        if not (_is_missing_path(span, sources) or _is_missing_module(span, sources)):
+            continue
+        yield f"line {_line(text, found.start())}: no such file or module: {span}"
+
+
+def _is_missing_path(span: str, sources: Path) -> bool:
+    top = span.split("/", maxsplit=1)[0]
+    places = (_ROOT, sources, sources.parent)
+    known = any((base / top).is_dir() for base in places)
+    return bool(_PATH.fullmatch(span)) and known and not any((base / span).exists() for base in places)
+
+
+def _is_missing_module(span: str, sources: Path) -> bool:
+    parts = span.split(".")[1:]
+    if not _MODULE.fullmatch(span) or not (sources / parts[0]).is_dir():
+        return False
+    modules = (sources.joinpath(*parts[:size]).with_suffix(".py") for size in range(1, len(parts) + 1))
+    return not sources.joinpath(*parts).is_dir() and not any(module.is_file() for module in modules)
+
+
+def _find_invalid_blocks(text: str) -> Iterator[str]:
+    for block in _BLOCK.finditer(text):
+        if block["language"] in {"yaml", "yml"}:
+            for problem in _find_invalid_manifests(textwrap.dedent(block["text"])):
+                yield f"line {_line(text, block.start())}: {problem}"
+
+
+def _find_invalid_manifests(text: str) -> Iterator[str]:
+    """What the API server would not accept of KGWE's own kinds; CEL rules aside."""
+    try:
+        documents = list(yaml.load_all(text, Loader=yaml.CSafeLoader))
+    except yaml.YAMLError as exc:
+        yield f"not YAML: {' '.join(str(exc).split())}"
+        return
+    for document in documents:
+        if isinstance(document, dict) and (
+            schema := _schemas().get((document.get("apiVersion"), document.get("kind")))
+        ):
+            properties = schema["properties"] | {"metadata": {"x-kubernetes-preserve-unknown-fields": True}}
+            for problem in _find_schema_errors(document, schema | {"properties": properties}, ""):
+                yield f"{document['kind']}{problem}"
+
+
+@functools.cache
+def _schemas() -> dict[tuple[Any, Any], dict[str, Any]]:
+    """The schema of each kind of KGWE by apiVersion and kind."""
+    found = {}
+    for path in sorted((_ROOT / "deploy" / "crds").glob("*.yaml")):
+        spec = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)["spec"]
+        for version in spec["versions"]:
+            key = (f"{spec['group']}/{version['name']}", spec["names"]["kind"])
+            found[key] = version["schema"]["openAPIV3Schema"]
+    return found
+
+
+def _find_schema_errors(value: Any, schema: dict[str, Any], where: str) -> Iterator[str]:
+    """The rules of a structural schema that a value breaks."""
+    yield from _find_value_errors(value, schema, where)
+    if isinstance(value, dict):
+        yield from _find_object_errors(value, schema, where)
+    if isinstance(value, list) and "items" in schema:
+        for place, item in enumerate(value):
+            yield from _find_schema_errors(item, schema["items"], f"{where}[{place}]")
+
+
+def _find_value_errors(value: Any, schema: dict[str, Any], where: str) -> Iterator[str]:
+    types = _TYPES.get(schema.get("type", ""), (object,))
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types and object not in types):
+        yield f"{where}: not of type {schema['type']}: {value!r}"
+        return
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{where}: {value!r} is none of {', '.join(map(str, schema['enum']))}"
+    if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
+        yield f"{where}: {value!r} does not match {schema['pattern']}"
+    number = value if isinstance(value, (int, float)) else len(value) if isinstance(value, (str, list)) else 0
+    least = {int: "minimum", float: "minimum", str: "minLength", list: "minItems"}.get(type(value), "")
+    most = least.replace("min", "max")
+    if not schema.get(least, number) <= number <= schema.get(most, number):
+        yield f"{where}: {value!r} is too small or too large"
+
+
+def _find_object_errors(value: dict[str, Any], schema: dict[str, Any], where: str) -> Iterator[str]:
+    properties = schema.get("properties", {})
+    others = schema.get("additionalProperties")
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield f"{where}.{name}: missing"
+    for name, item in value.items():
+        if name in properties:
+            yield from _find_schema_errors(item, properties[name], f"{where}.{name}")
+        elif isinstance(others, dict):
+            yield from _find_schema_errors(item, others, f"{where}.{name}")
+        elif not schema.get("x-kubernetes-preserve-unknown-fields"):
+            yield f"{where}.{name}: no such field"
 
 
 def _find_placeholders(text: str) -> Iterator[str]:

@@ -190,7 +190,7 @@ async def test_an_agent_may_only_write_of_its_own_node(bed: AgentBed, tmp_path: 
     )
     async with KubeClient.connect(limited, field_manager="kgwe-agent") as client:
         await _write(client, "h100-0000")
-        with pytest.raises(errors.Permanent, match="an agent may only write of the node it runs on"):
+        with pytest.raises(errors.Permanent, match="an agent may only write objects of its own node"):
             await _write_on(client, "h100-0001")
 
 

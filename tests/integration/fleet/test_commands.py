@@ -53,7 +53,7 @@ def test_a_fleet_is_brought_shown_broken_and_mended(run: Callable[..., str], fle
     assert "a100-mig    1       1       8" in table
     assert "8 mig-1g.10gb, 8 mig-2g.20gb, 8 mig-3g.40gb" in table
 
-    assert "GPU 3 of h100-0000 is Unhealthy: FallenOffTheBus (XID 79: the GPU does not answer" in run(
+    assert "GPU 3 of h100-0000 is Unhealthy: FallenOffTheBus (XID 79: the GPU no longer responds" in run(
         "fault", "gpu-xid", "h100-0000", "3", "79"
     )
     assert "has 16 of 18 NVLinks (400 GB/s)" in run("fault", "link-down", "h100-0000", "0", "--links", "2")

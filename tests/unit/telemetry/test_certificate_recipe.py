@@ -15,7 +15,9 @@ from kgwe.apps.scheduler import settings
 from kgwe.telemetry import http
 from kgwe.telemetry.http import Reply
 
-SECTION = (Path(__file__).parents[3] / "docs" / "scheduler.md").read_text(encoding="utf-8").split("### Who may ask")[1]
+SECTION = (
+    (Path(__file__).parents[3] / "docs" / "scheduler.md").read_text(encoding="utf-8").split("### Use certificates")[1]
+)
 
 
 def block(language: str) -> str:

@@ -56,52 +56,60 @@ _NONE, _RESTART, _RESET = Action.NONE, Action.RESTART_APPLICATION, Action.RESET
 
 def _table() -> dict[int, Xid]:
     rows = [
-        Xid(8, _APPLICATION, "GPUStoppedProcessing", "work on the GPU ran into a time limit", _RESTART),
+        Xid(8, _APPLICATION, "GPUStoppedProcessing", "a program exceeded the GPU's time limit", _RESTART),
         Xid(11, _APPLICATION, "InvalidPushBuffer", "a program sent a broken command stream", _RESTART),
-        Xid(13, _APPLICATION, "GraphicsEngineException", "a kernel did something illegal", _RESTART),
+        Xid(13, _APPLICATION, "GraphicsEngineException", "a kernel executed an illegal operation", _RESTART),
         Xid(25, _APPLICATION, "InvalidPushBuffer", "a program sent a broken command stream", _RESTART),
-        Xid(31, _APPLICATION, "GPUMemoryPageFault", "a kernel used an address it does not have", _RESTART),
+        Xid(31, _APPLICATION, "GPUMemoryPageFault", "a kernel accessed an invalid address", _RESTART),
         Xid(32, _APPLICATION, "InvalidPushBuffer", "a program sent a broken command stream", _RESTART),
-        Xid(37, _INFORMATIONAL, "DriverFirmwareError", "firmware met a method it does not have", _NONE),
-        Xid(38, _INFORMATIONAL, "DriverFirmwareError", "the firmware's watchdog ran out once", _NONE),
-        Xid(43, _APPLICATION, "GPUStoppedProcessing", "a program's work was stopped after its own error", _RESTART),
-        Xid(44, _INFORMATIONAL, "GraphicsEngineFault", "a fault while work was switched", _NONE),
-        Xid(45, _APPLICATION, "PreemptiveCleanup", "a program's work was cleaned up after an earlier error", _RESTART),
-        Xid(46, _FATAL, "GPUStoppedProcessing", "the GPU does not answer in time", _RESET),
-        Xid(48, _FATAL, "DoubleBitECCError", "memory could not be corrected", _RESET),
+        Xid(37, _INFORMATIONAL, "DriverFirmwareError", "the firmware received an unknown method", _NONE),
+        Xid(38, _INFORMATIONAL, "DriverFirmwareError", "the firmware's watchdog expired once", _NONE),
+        Xid(
+            43,
+            _APPLICATION,
+            "GPUStoppedProcessing",
+            "the GPU stopped a program after an error of that program",
+            _RESTART,
+        ),
+        Xid(44, _INFORMATIONAL, "GraphicsEngineFault", "a fault during a context switch", _NONE),
+        Xid(45, _APPLICATION, "PreemptiveCleanup", "the driver cleaned up a program after an earlier error", _RESTART),
+        Xid(46, _FATAL, "GPUStoppedProcessing", "the GPU does not respond in time", _RESET),
+        Xid(48, _FATAL, "DoubleBitECCError", "an uncorrectable memory error", _RESET),
         Xid(54, _FATAL, "NoAuxiliaryPower", "auxiliary power is not connected", Action.REPLACE),
-        Xid(61, _FATAL, "InternalMicrocontrollerBreakpoint", "the power controller of the GPU stopped", _RESET),
-        Xid(62, _FATAL, "InternalMicrocontrollerHalt", "the power controller of the GPU halted", _RESET),
+        Xid(61, _FATAL, "InternalMicrocontrollerBreakpoint", "the GPU's power controller stopped", _RESET),
+        Xid(62, _FATAL, "InternalMicrocontrollerHalt", "the GPU's power controller halted", _RESET),
         Xid(63, _CONTAINED, "RowRemappingEvent", "a bad row of memory will be replaced at the next reset", _NONE),
         Xid(64, _FATAL, "RowRemappingFailure", "a bad row of memory could not be replaced", _RESET),
-        Xid(66, _INFORMATIONAL, "IllegalDriverAccess", "the driver touched a register it may not", _NONE),
-        Xid(67, _INFORMATIONAL, "IllegalDriverAccess", "the driver touched a register it may not", _NONE),
-        Xid(69, _APPLICATION, "GraphicsEngineClassError", "a program used the engine wrongly", _RESTART),
+        Xid(66, _INFORMATIONAL, "IllegalDriverAccess", "the driver accessed a forbidden register", _NONE),
+        Xid(67, _INFORMATIONAL, "IllegalDriverAccess", "the driver accessed a forbidden register", _NONE),
+        Xid(69, _APPLICATION, "GraphicsEngineClassError", "a program used the engine incorrectly", _RESTART),
         Xid(74, _FATAL, "NVLinkError", "an NVLink failed under traffic", _RESET),
         Xid(78, _INFORMATIONAL, "VGPUStartError", "a virtual GPU did not start", _NONE),
-        Xid(79, _FATAL, "FallenOffTheBus", "the GPU does not answer on PCIe any more", Action.RESTART_NODE),
-        Xid(80, _APPLICATION, "CorruptedPushBuffer", "data came broken to the GPU", _RESTART),
-        Xid(92, _CONTAINED, "HighSingleBitECCErrorRate", "memory is corrected far more often than usual", _NONE),
-        Xid(93, _INFORMATIONAL, "InfoROMWearLimit", "the GPU's own record is written too often", _NONE),
-        Xid(94, _CONTAINED, "ContainedMemoryError", "memory failed under one process, which ends", _RESTART),
-        Xid(95, _FATAL, "UncontainedMemoryError", "memory failed, and what used it is not known", _RESET),
+        Xid(79, _FATAL, "FallenOffTheBus", "the GPU no longer responds on PCIe", Action.RESTART_NODE),
+        Xid(80, _APPLICATION, "CorruptedPushBuffer", "the GPU received corrupted data", _RESTART),
+        Xid(
+            92, _CONTAINED, "HighSingleBitECCErrorRate", "memory errors are corrected far more often than usual", _NONE
+        ),
+        Xid(93, _INFORMATIONAL, "InfoROMWearLimit", "the GPU's InfoROM is written too often", _NONE),
+        Xid(94, _CONTAINED, "ContainedMemoryError", "a memory error in one process, which ends", _RESTART),
+        Xid(95, _FATAL, "UncontainedMemoryError", "a memory error that may affect any process", _RESET),
         Xid(106, _INFORMATIONAL, "TestMessage", "a test of the management bus", _NONE),
         Xid(107, _INFORMATIONAL, "TestMessage", "a test of the management bus", _NONE),
-        Xid(109, _APPLICATION, "ContextSwitchTimeout", "a program's work could not be switched away", _RESTART),
-        Xid(110, _FATAL, "SecurityFault", "a check of the GPU's security failed", _RESET),
-        Xid(119, _FATAL, "GSPTimeout", "the GPU's system processor does not answer", _RESET),
-        Xid(120, _FATAL, "GSPError", "the GPU's system processor failed", _RESET),
-        Xid(121, _CONTAINED, "C2CError", "the link between GPU and CPU was corrected", _NONE),
+        Xid(109, _APPLICATION, "ContextSwitchTimeout", "a context switch timed out", _RESTART),
+        Xid(110, _FATAL, "SecurityFault", "a security check of the GPU failed", _RESET),
+        Xid(119, _FATAL, "GSPTimeout", "the GPU system processor (GSP) does not respond", _RESET),
+        Xid(120, _FATAL, "GSPError", "the GPU system processor (GSP) failed", _RESET),
+        Xid(121, _CONTAINED, "C2CError", "an error on the link between GPU and CPU was corrected", _NONE),
         Xid(136, _FATAL, "NVLinkTrainingFailed", "an NVLink did not come up", _RESET),
-        Xid(137, _INFORMATIONAL, "NVLinkPrivilegeError", "a peer asked for memory that it may not see", _NONE),
-        Xid(140, _FATAL, "UnrecoveredECCError", "memory could not be corrected and was not recovered", _RESET),
-        Xid(141, _INFORMATIONAL, "FastPathError", "a short cut of CUDA was not taken", _NONE),
-        Xid(143, _FATAL, "InitializationError", "the GPU did not start", _RESET),
+        Xid(137, _INFORMATIONAL, "NVLinkPrivilegeError", "a peer requested memory without permission", _NONE),
+        Xid(140, _FATAL, "UnrecoveredECCError", "an uncorrectable memory error was not recovered", _RESET),
+        Xid(141, _INFORMATIONAL, "FastPathError", "a CUDA fast path was not taken", _NONE),
+        Xid(143, _FATAL, "InitializationError", "the GPU did not initialize", _RESET),
         Xid(
             151, _FATAL, "KeyRotationError", "keys of confidential computing could not be changed", Action.RESTART_NODE
         ),
-        Xid(154, _INFORMATIONAL, "RecoveryActionChanged", "the driver advises on another error", _NONE),
-        Xid(155, _FATAL, "NVLinkSoftwareError", "the driver gave an NVLink up", _RESET),
+        Xid(154, _INFORMATIONAL, "RecoveryActionChanged", "the driver changed its advice for another error", _NONE),
+        Xid(155, _FATAL, "NVLinkSoftwareError", "the driver disabled an NVLink", _RESET),
         Xid(156, _CONTAINED, "ResourceRetirement", "a bad part will be retired at the next reset", _RESET),
         Xid(157, _CONTAINED, "ResourceRetirementFailure", "a bad part could not be retired", _NONE),
         Xid(158, _FATAL, "FatalTimeout", "the GPU hangs", _RESET),
@@ -111,17 +119,17 @@ def _table() -> dict[int, Xid]:
         Xid(163, _INFORMATIONAL, "PowerSmoothing", "power smoothing is off", _NONE),
         Xid(164, _INFORMATIONAL, "PowerSmoothing", "power smoothing wears out", _NONE),
         Xid(165, _INFORMATIONAL, "PowerSmoothing", "power smoothing is worn out", _NONE),
-        Xid(167, _FATAL, "PCIeFatalTimeout", "the GPU does not answer on PCIe", Action.RESTART_NODE),
+        Xid(167, _FATAL, "PCIeFatalTimeout", "the GPU does not respond on PCIe", Action.RESTART_NODE),
         Xid(168, _CONTAINED, "ReducedMemory", "the GPU lost a part of its memory", _NONE),
-        Xid(169, _FATAL, "InternalMicrocontrollerHalt", "the security controller of the GPU halted", _RESET),
-        Xid(171, _CONTAINED, "UncorrectableDRAMError", "tells more of an error of the memory", _NONE),
-        Xid(172, _CONTAINED, "UncorrectableSRAMError", "tells more of an error of the memory", _NONE),
+        Xid(169, _FATAL, "InternalMicrocontrollerHalt", "the GPU's security controller halted", _RESET),
+        Xid(171, _CONTAINED, "UncorrectableDRAMError", "details of a memory error", _NONE),
+        Xid(172, _CONTAINED, "UncorrectableSRAMError", "details of a memory error", _NONE),
     ]
     copying = (39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136))
-    words = "a copy engine met an error of the program"
+    words = "a program caused an error in a copy engine"
     rows += [Xid(number, _APPLICATION, "CopyEngineException", words, _RESTART) for number in copying]
     video = (60, 68, 82, 83, 84, 86, 88, 89, *range(96, 106), 139)
-    words = "a video or image engine met an error of the program"
+    words = "a program caused an error in a video or image engine"
     rows += [Xid(number, _APPLICATION, "VideoProcessorException", words, _RESTART) for number in video]
     words = "an NVLink of the fifth generation failed"
     rows += [Xid(number, _FATAL, "NVLinkError", words, _RESET) for number in range(144, 151)]
@@ -133,4 +141,4 @@ XIDS: Final[Mapping[int, Xid]] = _table()
 
 def look_up(number: int) -> Xid:
     """What the number means; one that is not listed is taken to be fatal."""
-    return XIDS.get(number) or Xid(number, XidClass.FATAL, "XIDError", "an error nobody has explained", Action.RESET)
+    return XIDS.get(number) or Xid(number, XidClass.FATAL, "XIDError", "an XID that is not listed", Action.RESET)

@@ -84,7 +84,9 @@ class GPUBudgetSpec(ApiStruct, frozen=True):
             rules=(matching("[A-Z]{3}", "currency is a three-letter ISO 4217 code such as USD or EUR"),),
         ),
     ] = "USD"
-    period: Annotated[str, about("How long the limit lasts before it starts anew.", enum=Period)] = Period.MONTHLY
+    period: Annotated[str, about("Length of the period after which the limit starts again.", enum=Period)] = (
+        Period.MONTHLY
+    )
     timeZone: Annotated[
         str,
         about(
@@ -141,7 +143,7 @@ class BudgetAlert(ApiStruct, frozen=True):
 
     threshold: Annotated[float, about("The fraction of the limit that was crossed.", ge=0)]
     triggeredAt: Annotated[Timestamp, about("When.")]
-    acknowledged: Annotated[bool, about("Whether somebody has seen it.")] = False
+    acknowledged: Annotated[bool, about("Whether a user has acknowledged the alert.")] = False
 
 
 class GPUBudgetStatus(ApiStruct, frozen=True):

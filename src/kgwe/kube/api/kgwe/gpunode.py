@@ -52,16 +52,14 @@ class MIGLayout(ApiStruct, frozen=True):
         ),
     )
 
-    enabled: Annotated[bool, about("Whether MIG mode is to be on.")]
+    enabled: Annotated[bool, about("Whether MIG mode must be on.")]
     instances: Annotated[
         tuple[Annotated[str, about("Profile and first memory slice, 3g.40gb@4.", max_length=32, rules=(_PLACE,))], ...],
-        about("All slices the card is to have.", max_items=16),
+        about("All desired slices of the GPU.", max_items=16),
     ] = ()
     withheld: Annotated[
         tuple[Annotated[str, about("Profile and first memory slice, 3g.40gb@4.", max_length=32, rules=(_PLACE,))], ...],
-        about(
-            "Those of the slices that nobody else is given: they are to go once pods have left the card.", max_items=16
-        ),
+        about("Slices that no new pod gets, because they are removed once pods have left the GPU.", max_items=16),
     ] = ()
 
 
@@ -75,28 +73,28 @@ class DrainedPod(ApiStruct, frozen=True):
 class Drain(ApiStruct, frozen=True):
     """Pods that consent to be moved, and were asked to leave the withheld slices so that the card can be cut."""
 
-    waiting: Annotated[str, about("Who waits for the cut: a pod or workload.", max_length=400)]
-    pods: Annotated[tuple[DrainedPod, ...], about("Who was asked.", max_items=16)]
+    waiting: Annotated[str, about("The pod or workload that waits for the cut.", max_length=400)]
+    pods: Annotated[tuple[DrainedPod, ...], about("The pods that were asked to leave.", max_items=16)]
     since: Annotated[Timestamp, about("When.")]
 
 
 class CardSpec(ApiStruct, frozen=True):
     """What one GPU is to be."""
 
-    uuid: Annotated[str, about("Identity of the card, GPU-….", max_length=64)]
-    mig: Annotated[MIGLayout, about("How it is to be cut. Until it is, nothing of it that has to change is offered.")]
-    since: Annotated[Timestamp | None, about("When it was first asked to be cut so.")] = None
-    drain: Annotated[Drain | None, about("Who is to leave first; left out when nobody has to.")] = None
+    uuid: Annotated[str, about("UUID of the GPU, GPU-….", max_length=64)]
+    mig: Annotated[MIGLayout, about("Desired layout. Slices that must change are not offered until the GPU is cut.")]
+    since: Annotated[Timestamp | None, about("When this layout was first requested.")] = None
+    drain: Annotated[Drain | None, about("Pods that must leave before the cut; absent if there are none.")] = None
 
 
 class GPUNodeSpec(ApiStruct, frozen=True):
     """How the node is observed, and what its cards are to be cut into."""
 
-    source: Annotated[str, about("Who writes the status.", enum=Source)] = str(Source.AGENT)
+    source: Annotated[str, about("The component that writes the status.", enum=Source)] = str(Source.AGENT)
     cards: Annotated[
         tuple[CardSpec, ...],
         about(
-            "Cards that are cut by KGWE, written by the MIG controller; others are left as they are.",
+            "GPUs that KGWE cuts, written by the MIG controller. Other GPUs are not changed.",
             max_items=64,
             schema=_ATOMIC,
         ),
@@ -147,11 +145,11 @@ class MIGInstance(ApiStruct, frozen=True):
 class MIGState(ApiStruct, frozen=True):
     """Whether and how the GPU is cut."""
 
-    capable: Annotated[bool, about("Whether it can be cut.")] = False
+    capable: Annotated[bool, about("Whether the GPU supports MIG.")] = False
     enabled: Annotated[bool, about("Whether MIG mode is on: then only slices can be used.")] = False
     instances: Annotated[tuple[MIGInstance, ...], about("The slices.", max_items=16)] = ()
-    phase: Annotated[str, about("How far it is from what spec.cards asks; left out when there.", enum=Phase)] = ""
-    message: Annotated[str, about("What is being done, or stands in the way.", max_length=512)] = ""
+    phase: Annotated[str, about("Progress towards the layout in spec.cards; absent if it is reached.", enum=Phase)] = ""
+    message: Annotated[str, about("Current step, or what prevents the cut.", max_length=512)] = ""
 
 
 class GPUHealth(ApiStruct, frozen=True):
@@ -160,17 +158,19 @@ class GPUHealth(ApiStruct, frozen=True):
     state: Annotated[
         str,
         about(
-            "Unhealthy is out of service; Degraded is in service, but not well; Unknown says nothing.", enum=HealthState
+            "Unhealthy GPUs are not used. Degraded GPUs are used although something is wrong. "
+            "Unknown means that the GPU does not respond.",
+            enum=HealthState,
         ),
     ]
     reason: Annotated[str, about("Why, as one CamelCase word.", max_length=128)] = ""
     message: Annotated[str, about("Why, as a sentence.", max_length=1024)] = ""
     lastXID: Annotated[int | None, about("The last XID error of the driver.", ge=0)] = None
     lastTransitionTime: Annotated[Timestamp | None, about("When the state last changed.")] = None
-    action: Annotated[str, about("What should be done about it; left out when nothing should.", enum=Action)] = ""
+    action: Annotated[str, about("Recommended action; absent if none is needed.", enum=Action)] = ""
     resetBelowJoules: Annotated[
         float | None,
-        about("While only a reset helps: an energy counter of the card below this shows that there was one.", ge=0),
+        about("While only a reset helps: an energy counter below this value shows that the GPU was reset.", ge=0),
     ] = None
 
 
@@ -185,10 +185,12 @@ class LinkReliability(ApiStruct, frozen=True):
 class Reliability(ApiStruct, frozen=True):
     """How far it can be relied on, from what went wrong before. Left out when nothing did."""
 
-    score: Annotated[float, about("1 when no trouble is known, towards 0 the more and the later it was.", ge=0, le=1)]
+    score: Annotated[
+        float, about("1 if no incident is known; lower for more and for more recent incidents.", ge=0, le=1)
+    ]
     demerits: Annotated[float, about("Demerits of its own incidents at that time.", ge=0)] = 0.0
     asOf: Annotated[Timestamp | None, about("When these were its demerits; they halve every week.")] = None
-    links: Annotated[tuple[LinkReliability, ...], about("NVLinks with a past.", max_items=64, schema=_ATOMIC)] = ()
+    links: Annotated[tuple[LinkReliability, ...], about("NVLinks with incidents.", max_items=64, schema=_ATOMIC)] = ()
 
 
 class HealthIncident(ApiStruct, frozen=True):
@@ -196,7 +198,7 @@ class HealthIncident(ApiStruct, frozen=True):
 
     time: Annotated[Timestamp, about("When.")]
     reason: Annotated[str, about("What, as one CamelCase word.", max_length=128)]
-    gpu: Annotated[str, about("UUID of the card; left out when it is not known which.", max_length=64)] = ""
+    gpu: Annotated[str, about("UUID of the GPU; absent if unknown.", max_length=64)] = ""
     xid: Annotated[int | None, about("XID error of the driver, if it was one.", ge=0)] = None
     link: Annotated[int | None, about("NVLink, if it was one.", ge=0)] = None
     count: Annotated[int, about("How often in a row, rounded down to a power of two.", ge=1)] = 1
@@ -205,19 +207,21 @@ class HealthIncident(ApiStruct, frozen=True):
 class GPUDevice(ApiStruct, frozen=True):
     """One GPU."""
 
-    uuid: Annotated[str, about("Identity of the card, GPU-….", max_length=64)]
-    index: Annotated[int, about("Number of the card on its node.", ge=0)]
+    uuid: Annotated[str, about("UUID of the GPU, GPU-….", max_length=64)]
+    index: Annotated[int, about("Number of the GPU on its node.", ge=0)]
     model: Annotated[str, about("Product name as the driver reports it.", max_length=128)]
     memoryMiB: Annotated[int, about("Memory in MiB.", ge=0)]
-    health: Annotated[GPUHealth, about("Whether it may be given work.")]
+    health: Annotated[GPUHealth, about("Health of the GPU.")]
     architecture: Annotated[str, about("Generation; left out when not known.", enum=Architecture)] = ""
     computeCapability: Annotated[str, about("CUDA compute capability, such as 9.0.", max_length=8)] = ""
     numaNode: Annotated[int | None, about("NUMA node; left out when not known, which is not node 0.", ge=0)] = None
     cpuAffinity: Annotated[str, about("CPUs near the GPU, such as 0-55,112-167.", max_length=1024)] = ""
     pcie: Annotated[PCIeLocation | None, about("Place in the PCIe tree; left out when not known.")] = None
     nvlink: Annotated[NVLinkState | None, about("Its NVLinks; left out when it has none.")] = None
-    mig: Annotated[MIGState, about("Whether and how it is cut.")] = MIGState()
-    reliability: Annotated[Reliability | None, about("Its past, with that of its links; left out without one.")] = None
+    mig: Annotated[MIGState, about("MIG state of the GPU.")] = MIGState()
+    reliability: Annotated[
+        Reliability | None, about("Reliability of the GPU and its links; absent without incidents.")
+    ] = None
 
 
 class NetworkInterface(ApiStruct, frozen=True):
@@ -247,10 +251,10 @@ class HeldDevices(ApiStruct, frozen=True):
 
     pod: Annotated[str, about("Namespace and name of the pod.", max_length=320)]
     uid: Annotated[str, about("Its uid; left out when the agent has not seen the pod itself.", max_length=64)] = ""
-    cards: Annotated[str, about("Whole cards, a hexadecimal mask of their numbers.", max_length=16)] = ""
-    slices: Annotated[tuple[str, ...], about("MIG slices, each card@start.", max_items=256)] = ()
+    cards: Annotated[str, about("Whole GPUs, as a hexadecimal mask of their numbers.", max_length=16)] = ""
+    slices: Annotated[tuple[str, ...], about("MIG slices, each as gpu@start.", max_items=256)] = ()
     replicas: Annotated[
-        int, about("How many of these are shares of a card that others may have too; left out when none is.", ge=0)
+        int, about("How many of these are shares of a GPU that other pods may use too; absent if none is.", ge=0)
     ] = 0
 
 
@@ -268,28 +272,28 @@ class GPUNodeStatus(ApiStruct, frozen=True):
     held: Annotated[
         tuple[HeldDevices, ...],
         about(
-            "Pods that hold cards or slices, as the kubelet says; nothing is known of pods that are not here.",
+            "Pods that hold GPUs or slices, as the kubelet reports them. Nothing is known about other pods.",
             max_items=512,
             schema=_ATOMIC,
         ),
     ] = ()
     bootID: Annotated[
-        str, about("Boot of the machine that was observed; another one means that every card was reset.", max_length=64)
+        str, about("Boot ID of the machine; another one means that every GPU was reset.", max_length=64)
     ] = ""
     reliability: Annotated[
-        Reliability | None, about("Score of the node with all its cards, and its own past; left out without one.")
+        Reliability | None, about("Reliability of the node with all its GPUs; absent without incidents.")
     ] = None
     incidents: Annotated[
-        tuple[HealthIncident, ...], about("What went wrong of late, the latest last.", max_items=32, schema=_ATOMIC)
+        tuple[HealthIncident, ...], about("Recent incidents, the latest last.", max_items=32, schema=_ATOMIC)
     ] = ()
     heartbeatTime: Annotated[
-        Timestamp | None, about("When the agent last said that it still watches; old: nobody does.")
+        Timestamp | None, about("Time of the agent's last heartbeat; if it is old, no agent runs.")
     ] = None
     conditions: Conditions = ()
 
 
 class GPUNode(CustomObject, frozen=True):
-    """The GPUs of one node: identity, wiring, MIG slices and health."""
+    """The GPUs of one node: identity, topology, MIG slices and health."""
 
     definition: ClassVar = Definition(
         group="kgwe.nvidia.io",

@@ -87,7 +87,7 @@ class WorkloadType(StrEnum):
 
 
 class Topology(ApiStruct, frozen=True):
-    """How the GPUs must be wired to each other."""
+    """How the GPUs must be connected and how close the pods must be."""
 
     preference: Annotated[
         str,
@@ -109,8 +109,8 @@ class Topology(ApiStruct, frozen=True):
     requiredLevel: Annotated[
         str,
         about(
-            "Network level (leaf, spine, nvlink, node …) of which one domain must hold all pods; never crossed, the"
-            " workload waits instead.",
+            "Network level (leaf, spine, nvlink, node …) of which one domain must hold all pods. "
+            "Otherwise the workload waits.",
             max_length=63,
         ),
     ] = ""
@@ -178,7 +178,7 @@ class GPURequirements(ApiStruct, frozen=True):
     minBandwidthGBps: Annotated[
         float | None, about("Older place of topology.minBandwidthGBps; give it in one of the two.", gt=0)
     ] = None
-    topology: Annotated[Topology, about("How the GPUs must be wired to each other.")] = Topology()
+    topology: Annotated[Topology, about("How the GPUs must be connected and how close the pods must be.")] = Topology()
     mig: Annotated[MIGRequest | None, about("MIG slices instead of whole GPUs; not together with count.")] = None
     share: Annotated[
         float | None,
@@ -236,9 +236,9 @@ class DistributedConfig(ApiStruct, frozen=True):
     ] = ""
     worldSize: Annotated[
         int | None,
-        about("How many ranks take part, shared out equally over the pods; with NCCL each needs a GPU.", ge=1),
+        about("Number of ranks, divided equally over the pods. With NCCL each rank needs a GPU.", ge=1),
     ] = None
-    backend: Annotated[str, about("What the ranks talk over.", enum=("NCCL", "Gloo", "MPI"))] = "NCCL"
+    backend: Annotated[str, about("Communication backend of the ranks.", enum=("NCCL", "Gloo", "MPI"))] = "NCCL"
 
 
 class RecoveryPolicy(StrEnum):
@@ -250,7 +250,7 @@ class RecoveryPolicy(StrEnum):
 
 
 class RetryPolicy(ApiStruct, frozen=True):
-    """How errors are retried. Waiting for free GPUs is not an error and is never counted."""
+    """Retries after errors. Waiting for free GPUs is not an error and is never counted."""
 
     maxRetries: Annotated[int, about("Errors tolerated before the workload is Failed.", ge=1, le=10)] = 3
     backoffSeconds: Annotated[
@@ -363,13 +363,13 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
             le=1_000_000,
         ),
     ] = 0
-    preemptible: Annotated[bool, about("Whether work of higher priority may stop this one.")] = False
+    preemptible: Annotated[bool, about("Whether workloads of higher priority may stop this one.")] = False
     spotPolicy: Annotated[str, SPOT_POLICY] = ""
     recoveryPolicy: Annotated[
         str,
         about(
-            "When a node or GPU fails: ReplaceFailed gives the lost pods new places near the others, RestartGang starts"
-            " all pods again, None leaves it to the Job.",
+            "What to do when a node or GPU fails. ReplaceFailed gives the lost pods new nodes near "
+            "the others, RestartGang restarts all pods, None does nothing.",
             enum=RecoveryPolicy,
         ),
     ] = RecoveryPolicy.REPLACE_FAILED
@@ -383,9 +383,9 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
             rules=(STRATEGY_NAME,),
         ),
     ] = ""
-    retryPolicy: Annotated[RetryPolicy, about("How errors are retried.")] = RetryPolicy()
+    retryPolicy: Annotated[RetryPolicy, about("Retries after errors.")] = RetryPolicy()
     expectedDurationSeconds: Annotated[
-        int | None, about("How long it is thought to run; a hint for planning, never a limit.", ge=1, le=31_536_000)
+        int | None, about("Expected run time; a hint for planning, never a limit.", ge=1, le=31_536_000)
     ] = None
     podTemplate: Annotated[
         dict[str, Any],
@@ -406,7 +406,7 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
 class MIGInstance(ApiStruct, frozen=True):
     """One slice the workload holds."""
 
-    parentGPU: Annotated[str, about("UUID of the card it is cut from.")]
+    parentGPU: Annotated[str, about("UUID of the GPU that it is cut from.")]
     instanceUUID: Annotated[str, about("UUID of the slice.")]
     profile: Annotated[str, about("Its MIG profile.")]
 
@@ -423,21 +423,21 @@ class ScorePart(ApiStruct, frozen=True):
     """One part of the score."""
 
     name: Annotated[str, about("What it measures.")]
-    points: Annotated[float, about("What it gave.", ge=0)]
+    points: Annotated[float, about("Points of this part.", ge=0)]
 
 
 class StartEstimate(ApiStruct, frozen=True):
     """When a waiting workload is thought to start, from the run times that are known."""
 
-    p50: Annotated[Timestamp, about("As likely before as after.")]
-    p90: Annotated[Timestamp, about("Nine times in ten before.")]
+    p50: Annotated[Timestamp, about("The workload starts before this time with a probability of one half.")]
+    p90: Annotated[Timestamp, about("The workload starts before this time with a probability of nine tenths.")]
 
 
 class GPUWorkloadStatus(ApiStruct, frozen=True):
     """Where the workload is and how it is doing; written by the controller."""
 
-    phase: Annotated[str, about("How far the workload has come.", enum=Phase)] = ""
-    message: Annotated[str, about("What it waits for or what went wrong, in words.", max_length=4096)] = ""
+    phase: Annotated[str, about("Phase of the workload.", enum=Phase)] = ""
+    message: Annotated[str, about("What the workload waits for, or what went wrong.", max_length=4096)] = ""
     requestedGPUs: Annotated[
         str,
         about("The GPUs asked for, as kubectl get shows them: 8, 2×1g.10gb or 0.5.", max_length=64),
@@ -457,8 +457,8 @@ class GPUWorkloadStatus(ApiStruct, frozen=True):
     ] = ""
     domain: Annotated[str, about("Lowest network domain that holds all of it, as level/name.", max_length=256)] = ""
     reasons: Annotated[str, about("Why it was placed there, or what would start it now.", max_length=4096)] = ""
-    scoreParts: Annotated[tuple[ScorePart, ...], about("What the score is made of.", max_items=8)] = ()
-    estimatedStart: Annotated[StartEstimate | None, about("When it is thought to start while it waits.")] = None
+    scoreParts: Annotated[tuple[ScorePart, ...], about("Parts of the score.", max_items=8)] = ()
+    estimatedStart: Annotated[StartEstimate | None, about("Estimated start of a waiting workload.")] = None
     jobName: Annotated[str, about("The Job, or for inference the Deployment, that runs the pods.")] = ""
     allocatedGPUs: Annotated[
         tuple[str, ...], about("UUIDs of the GPUs it holds; the first 512 of a larger plan.", max_items=512)
@@ -478,7 +478,7 @@ class GPUWorkloadStatus(ApiStruct, frozen=True):
 
 
 class GPUWorkload(CustomObject, frozen=True):
-    """A GPU job as one object: what it needs from GPUs and their wiring, and the pods to run.
+    """A GPU job as one object: the GPUs it needs, their topology, and the pods to run.
 
     It is planned as a whole before any of its pods exists; the plan and its reasons are in the status.
     """

@@ -86,13 +86,13 @@ class MIGStrategySpec(ApiStruct, frozen=True):
     nodeSelector: Annotated[dict[str, str], about("Labels the nodes must carry; all nodes when left out.")] = {}
     gpuSelector: Annotated[GPUSelector, about("Which GPUs of those nodes.")] = GPUSelector()
     allowDynamicReconfig: Annotated[
-        bool, about("Whether spare slices may be cut anew as demand changes; running work is never disturbed.")
+        bool, about("Whether KGWE may change free slices as demand changes. Slices in use are never changed.")
     ] = False
     rebalanceInterval: Annotated[
         str,
         about(
-            "How often spare slices are cut anew to follow what was asked of late, when allowDynamicReconfig is true."
-            " Work that waits is cut for at once.",
+            "How often free slices are changed to follow recent demand, if allowDynamicReconfig is "
+            "true. KGWE cuts for waiting workloads at once.",
             max_length=16,
             rules=(duration("rebalanceInterval", "10s"),),
         ),
@@ -100,28 +100,30 @@ class MIGStrategySpec(ApiStruct, frozen=True):
     minUtilizationThreshold: Annotated[
         float,
         about(
-            "Free slices that were in use for at least this fraction of the last interval are the last to go.",
+            "Free slices that were in use for at least this fraction of the last interval are changed last.",
             ge=0,
             le=1,
         ),
     ] = 0.3
     priority: Annotated[
-        int, about("Where two strategies select the same GPU, the higher priority decides.", ge=0, le=1_000_000)
+        int, about("If two strategies select the same GPU, the higher priority applies.", ge=0, le=1_000_000)
     ] = 0
 
 
 class MIGStrategyStatus(ApiStruct, frozen=True):
     """What has been cut; written by the controller."""
 
-    appliedNodes: Annotated[tuple[str, ...], about("Nodes cut as the strategy says.", max_items=10_000)] = ()
+    appliedNodes: Annotated[
+        tuple[str, ...], about("Nodes whose GPUs are cut as the strategy says.", max_items=10_000)
+    ] = ()
     currentDistribution: Annotated[dict[str, float], about("Share of the memory slices in each profile now.")] = {}
-    lastRebalanceTime: Annotated[Timestamp | None, about("When GPUs were last cut anew.")] = None
+    lastRebalanceTime: Annotated[Timestamp | None, about("When a layout last changed.")] = None
     observedGeneration: Annotated[int, about("The metadata.generation this status is about.", ge=0)] = 0
     conditions: Conditions = ()
 
 
 class MIGStrategy(CustomObject, frozen=True):
-    """How a set of GPUs is to be cut into MIG slices."""
+    """How a set of GPUs is cut into MIG slices."""
 
     definition: ClassVar = Definition(
         group="kgwe.nvidia.io",

@@ -50,8 +50,12 @@ class DomainWeights(ApiStruct, frozen=True):
         ),
     )
 
-    resourceAvailability: Annotated[int, about("Room for the whole workload.", ge=0, le=100)] = 40
-    topologyAlignment: Annotated[int, about("How few and how near the domains it would span.", ge=0, le=100)] = 30
+    resourceAvailability: Annotated[
+        int, about("How tightly the workload fills the domain's free capacity.", ge=0, le=100)
+    ] = 40
+    topologyAlignment: Annotated[
+        int, about("Bandwidth between the pods, compared with the best domain.", ge=0, le=100)
+    ] = 30
     domainUtilization: Annotated[
         int, about("How full the domain is; fuller is better, to keep others whole.", ge=0, le=100)
     ] = 20
@@ -69,7 +73,7 @@ class TopologyLevel(ApiStruct, frozen=True):
 
 
 class TopologyLabels(ApiStruct, frozen=True):
-    """Where a node's place in the network is read from."""
+    """Node labels that describe the network."""
 
     rules: ClassVar = (
         Rule(
@@ -115,16 +119,18 @@ class SchedulerConfigSpec(ApiStruct, frozen=True):
     ] = "score"
     nodeWeights: Annotated[NodeWeights, about("Weights of a node's score, in percent.")] = NodeWeights()
     domainWeights: Annotated[DomainWeights, about("Weights of a network domain's score, in percent.")] = DomainWeights()
-    topology: Annotated[TopologyLabels, about("Where a node's place in the network is read from.")] = TopologyLabels()
+    topology: Annotated[TopologyLabels, about("Node labels that describe the network.")] = TopologyLabels()
     topologyConstraints: Annotated[
         TopologyConstraints, about("Limits on how much of a leaf one workload may take.")
     ] = TopologyConstraints()
     deviceMode: Annotated[
-        str, about("How pods of GPUWorkloads get their GPUs where these do not say.", enum=DEVICE_MODES)
+        str, about("How pods of GPUWorkloads get their GPUs, if the workload does not say.", enum=DEVICE_MODES)
     ] = "DevicePlugin"
-    enableTopologyAwareness: Annotated[bool, about("Whether wiring and network count at all.")] = True
+    enableTopologyAwareness: Annotated[bool, about("Whether GPU and network topology are considered.")] = True
     enableMIGSupport: Annotated[bool, about("Whether MIG slices are placed.")] = True
-    enablePreemption: Annotated[bool, about("Whether higher priority may stop lower preemptible work.")] = True
+    enablePreemption: Annotated[bool, about("Whether workloads may stop preemptible workloads of lower priority.")] = (
+        True
+    )
     maxUnprivilegedPriority: Annotated[
         int,
         about(
@@ -134,7 +140,7 @@ class SchedulerConfigSpec(ApiStruct, frozen=True):
             le=1_000_000,
         ),
     ] = MAX_UNPRIVILEGED_PRIORITY
-    enableGangScheduling: Annotated[bool, about("Whether groups of pods are placed all or none.")] = True
+    enableGangScheduling: Annotated[bool, about("Whether groups of pods start all at once or not at all.")] = True
     maxSchedulingAttempts: Annotated[
         int,
         about(
@@ -148,7 +154,7 @@ class SchedulerConfigSpec(ApiStruct, frozen=True):
     schedulingTimeout: Annotated[
         str,
         about(
-            "How long a plan may take to come true before its GPUs are given back.",
+            "How long pods may take to be bound before the plan is given up.",
             max_length=16,
             rules=(duration("schedulingTimeout", "1s"),),
         ),
@@ -163,7 +169,7 @@ class SchedulerConfigStatus(ApiStruct, frozen=True):
 
 
 class SchedulerConfig(CustomObject, frozen=True):
-    """Settings of placement that can be changed while the cluster runs; the one named default is used."""
+    """Placement settings that can change while the cluster runs; the object must be named default."""
 
     definition: ClassVar = Definition(
         group="kgwe.nvidia.io",

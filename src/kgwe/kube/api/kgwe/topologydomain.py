@@ -36,10 +36,10 @@ class TopologyDomainSpec(ApiStruct, frozen=True):
     nodeSelector: Annotated[dict[str, str], about("Labels of its nodes, instead of naming them.", max_keys=16)] = {}
     connected: Annotated[
         tuple[str, ...],
-        about("Domains of the same kind that are nearer than the parent tells.", unique=True, max_items=256),
+        about("Domains of the same kind that are nearer than the common parent suggests.", unique=True, max_items=256),
     ] = ()
     bandwidthGBps: Annotated[
-        float | None, about("What one node gets inside the domain, one direction, in GB/s.", gt=0)
+        float | None, about("Bandwidth of one node inside the domain, one direction, in GB/s.", gt=0)
     ] = None
     oversubscription: Annotated[
         float | None, about("Bandwidth of the members over bandwidth towards the parent; 1 is non-blocking.", ge=1)
@@ -51,7 +51,7 @@ class WorkloadOutcomes(ApiStruct, frozen=True):
 
     completed: Annotated[float, about("Workloads that completed.", ge=0)] = 0.0
     lost: Annotated[float, about("Times a workload lost a node or GPU here.", ge=0)] = 0.0
-    asOf: Annotated[Timestamp | None, about("When the counts were worth that.")] = None
+    asOf: Annotated[Timestamp | None, about("Time of these counts; they halve every week.")] = None
 
 
 class TopologyDomainStatus(ApiStruct, frozen=True):
@@ -60,9 +60,7 @@ class TopologyDomainStatus(ApiStruct, frozen=True):
     nodes: Annotated[int, about("Nodes in it, those of lower domains included.", ge=0)] = 0
     gpus: Annotated[int, about("GPUs in it.", ge=0)] = 0
     freeGPUs: Annotated[int, about("Healthy GPUs that are neither in use nor reserved.", ge=0)] = 0
-    outcomes: Annotated[
-        WorkloadOutcomes | None, about("What became of workloads here; part of the domain's score.")
-    ] = None
+    outcomes: Annotated[WorkloadOutcomes | None, about("How workloads ended here; part of the domain's score.")] = None
     observedGeneration: Annotated[int, about("The metadata.generation this status is about.", ge=0)] = 0
     conditions: Conditions = ()
 

@@ -31,14 +31,14 @@ class WarpGPUWorkloadSpec(ApiStruct, frozen=True):
         ),
     ] = "leastLoaded"
     spotPolicy: Annotated[str, SPOT_POLICY] = ""
-    retryPolicy: Annotated[RetryPolicy, about("How errors are retried.")] = RetryPolicy()
+    retryPolicy: Annotated[RetryPolicy, about("Retries after errors.")] = RetryPolicy()
 
 
 class WarpGPUWorkloadStatus(ApiStruct, frozen=True):
     """Where the workload is and how it is doing; written by the controller."""
 
-    phase: Annotated[str, about("How far the workload has come.", enum=Phase)] = ""
-    message: Annotated[str, about("What it waits for or what went wrong, in words.", max_length=4096)] = ""
+    phase: Annotated[str, about("Phase of the workload.", enum=Phase)] = ""
+    message: Annotated[str, about("What the workload waits for, or what went wrong.", max_length=4096)] = ""
     assignedNode: Annotated[str, about("The node of its pod.")] = ""
     jobName: Annotated[str, about("The Job that runs the pod.")] = ""
     retryCount: Annotated[int, about("Errors so far under this generation.", ge=0)] = 0
