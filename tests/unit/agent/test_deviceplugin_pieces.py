@@ -275,7 +275,7 @@ class TestRefusals:
         node.kubelet.may_answer.clear()
         first = asyncio.create_task(node.kubelet.allocate("GPU-0::0", resource=SHARED))
         await until(lambda: bool(node.desk._in_allocation))
-        with pytest.raises(Refused, match="GPU-0::0: just being given to another container"):
+        with pytest.raises(Refused, match="GPU-0::0: being allocated to another container"):
             await node.kubelet.allocate("GPU-0::0", resource=SHARED)
         second = asyncio.create_task(node.kubelet.allocate("GPU-0::1", resource=SHARED))
         await until(lambda: len(node.desk._in_allocation) == 2)

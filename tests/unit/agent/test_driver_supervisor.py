@@ -66,7 +66,7 @@ async def test_a_driver_that_is_not_there_is_waited_for():
     opening = Opening(errors.Permanent("no libnvidia-ml.so.1"), errors.Transient("busy"), driver())
     changes: list[str] = []
     async with kept(opening, changes) as keeper:
-        with pytest.raises(errors.Transient, match="there is no driver"):
+        with pytest.raises(errors.Transient, match="no driver"):
             await keeper.machine()
         await until(lambda: keeper.state.is_ready)
         assert opening.tries == 3

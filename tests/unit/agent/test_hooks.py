@@ -76,7 +76,7 @@ async def test_a_hook_that_fails_is_named_until_it_works_again():
 
 async def test_without_a_driver_there_is_no_topology():
     _, reporter = make_reporter(Hooks(), {})
-    with pytest.raises(errors.Transient, match="there is no driver"):
+    with pytest.raises(errors.Transient, match="no driver"):
         await reporter.topology(fresh=False)
 
 

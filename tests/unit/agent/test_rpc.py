@@ -179,7 +179,7 @@ async def test_there_is_a_limit_to_watchers():
     async with running(settings) as agent, AgentClient(f"127.0.0.1:{agent.services.ports.grpc}") as client:
         first = client.telemetry()
         await anext(first)
-        with pytest.raises(errors.Transient, match="1 callers watch already"):
+        with pytest.raises(errors.Transient, match="maximum of 1 watchers"):
             await anext(client.telemetry())
         await first.aclose()
 
@@ -246,7 +246,7 @@ async def test_random_bytes_get_an_answer_that_blames_the_caller():
 async def test_without_certificates_orders_are_refused():
     async with running() as agent, AgentClient(f"127.0.0.1:{agent.services.ports.grpc}") as client:
         agent.hooks.mig = knife = Knife()
-        with pytest.raises(errors.Permanent, match="may not give orders"):
+        with pytest.raises(errors.Permanent, match="may not order changes"):
             await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
         assert not knife.orders
 
@@ -254,7 +254,7 @@ async def test_without_certificates_orders_are_refused():
 async def test_an_order_reaches_the_knife_and_refusals_come_back(pki):
     settings = secure(pki, tls_writers=("kgwe:admin",))
     async with running(settings) as agent, AgentClient(f"127.0.0.1:{agent.services.ports.grpc}", access(pki)) as client:
-        with pytest.raises(errors.Permanent, match="does not cut GPUs"):
+        with pytest.raises(errors.Permanent, match="MIG is disabled"):
             await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
         agent.hooks.mig = knife = Knife()
         reply = await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1", enabled=True, layout=["3g.40gb@4"]))
@@ -271,7 +271,7 @@ async def test_where_writers_are_named_others_may_only_read(pki):
         address = f"127.0.0.1:{agent.services.ports.grpc}"
         async with AgentClient(address, access(pki)) as client:
             assert (await client.ping()).node == "n1"
-            with pytest.raises(errors.Permanent, match="kgwe:admin may not give orders"):
+            with pytest.raises(errors.Permanent, match="kgwe:admin may not order changes"):
                 await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
         async with AgentClient(address, access(pki, certificates.SCHEDULER)) as client:
             assert (await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))).instances
@@ -283,7 +283,7 @@ async def test_where_no_writers_are_named_orders_are_refused(pki):
         AgentClient(f"127.0.0.1:{agent.services.ports.grpc}", access(pki)) as client,
     ):
         agent.hooks.mig = knife = Knife()
-        with pytest.raises(errors.Permanent, match="kgwe:admin may not give orders"):
+        with pytest.raises(errors.Permanent, match="kgwe:admin may not order changes"):
             await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
         assert not knife.orders
 
@@ -298,7 +298,7 @@ async def test_the_certificate_of_one_node_orders_nothing_on_another(tmp_path):
             files = authority.issue(f"{node}-calls", "kgwe-agent", node)
             async with AgentClient(address, Access(files)) as client:
                 assert (await client.ping()).node == "n1"
-                with pytest.raises(errors.Permanent, match="may not give orders"):
+                with pytest.raises(errors.Permanent, match="may not order changes"):
                     await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
         assert not knife.orders
         async with AgentClient(address, Access(authority.issue("operator", writers))) as client:

@@ -43,8 +43,8 @@ def test_lists_are_given_with_commas(monkeypatch):
     [
         ("nodename: x", "nodename"),
         ("telemetryIntervalSeconds: often", "telemetryIntervalSeconds"),
-        ("telemetryIntervalSeconds: 0", "must be more than 0"),
-        ("tlsCertFile: /x", "go together"),
+        ("telemetryIntervalSeconds: 0", "must be greater than 0"),
+        ("tlsCertFile: /x", "must be set together"),
         ("devicePluginReplicas: 1", "devicePluginReplicas must be 0 or 2 to 32, not 1"),
         ("devicePluginReplicas: 33", "must be 0 or 2 to 32"),
         ("devicePluginReplicas: -2", "must be 0 or 2 to 32"),

@@ -1,7 +1,6 @@
-"""The agent as the DaemonSet runs it: `python -m kgwe.apps.agent`, settings from the environment.
+"""The agent process of the DaemonSet: `python -m kgwe.apps.agent`, settings from the environment.
 
-`kgwe agent` becomes this process: it parses flags and then is replaced by it, so that what runs for months on every
-node is as small as it can be.
+`kgwe agent` parses flags and then replaces itself with this process, which keeps the long-running process small.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from pathlib import Path
 
 CONFIG_ENV = "KGWE_AGENT_CONFIG"
 
-# M_ARENA_MAX of mallopt(3): the few threads beside the event loop need no heaps of their own.
+# M_ARENA_MAX of mallopt(3): the few other threads need no separate heaps.
 _M_ARENA_MAX = -8
 
 
 def exclude_unused_modules() -> None:
-    """Keep out of the process what comes along unused: a fifth of it."""
-    # structlog takes rich and its lexers along, for colours on a terminal.
+    """Prevent imports of unused modules, which are a fifth of the process."""
+    # structlog imports rich and its lexers, for colors on a terminal.
     sys.modules["rich"] = None  # type: ignore[assignment] # "cannot be imported", as the import system spells it
-    # Of lightkube only the reading of kubeconfigs is used; the package itself loads a class for every kind there is.
+    # Only lightkube's kubeconfig reader is used; the package itself loads a class for each kind.
     spec = importlib.util.find_spec("lightkube")
     if spec is None:
         return
@@ -36,7 +35,7 @@ def exclude_unused_modules() -> None:
     try:
         importlib.import_module("kgwe.kube.transport.kubeconfig")
     except (ImportError, AttributeError):
-        # Another release is built otherwise: then all of it.
+        # Another release has another structure: import everything then.
         for name in [name for name in sys.modules if name.partition(".")[0] == "lightkube"]:
             del sys.modules[name]
 
@@ -54,13 +53,13 @@ def run() -> None:
         loaded = settings.load(Path(config) if config else None)
         logs.configure(level=loaded.log_level)
 
-        def give_back() -> None:
-            """Starting takes memory that running does not."""
+        def release_memory() -> None:
+            """Return memory to the system that only the start needed."""
             gc.collect()
             gc.freeze()
             libc.malloc_trim(0)
 
-        asyncio.run(main.serve(loaded, settled=give_back))
+        asyncio.run(main.serve(loaded, settled=release_memory))
     except errors.KgweError as exc:
         sys.stderr.write(f"kgwe: {exc}\n")
         sys.exit(1)

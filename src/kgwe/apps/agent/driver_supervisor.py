@@ -1,7 +1,7 @@
-"""Keeps the GPU driver open: opens it again with back-off when it is missing or has failed.
+"""Keeps the GPU driver open: reopens it with back-off if it is missing or has failed.
 
-The supervisor is a GpuDriver itself, so every part of the agent uses one object that is always there. While no driver
-is open every call raises `Transient`, and `state` says why.
+The supervisor implements GpuDriver, so all parts of the agent share one object. While no driver is open each call
+raises `Transient`, and `state` has the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-# One slow answer says nothing; this many in a row mean that the driver does not respond.
+# One timeout is no failure; this many in a row mean that the driver does not respond.
 _SILENT_AFTER: Final = 3
 _UNAVAILABLE: Final = "Unavailable"
 _NOT_RESPONDING: Final = "NotResponding"
@@ -38,8 +38,8 @@ class DriverState:
     message: str = ""
 
 
-STARTING: Final = DriverState(is_ready=False, reason="Starting", message="the driver has not been asked yet")
-READY: Final = DriverState(is_ready=True, reason="Ready", message="the driver answers")
+STARTING: Final = DriverState(is_ready=False, reason="Starting", message="the driver has not been opened yet")
+READY: Final = DriverState(is_ready=True, reason="Ready", message="the driver responds")
 
 
 class DriverSupervisor:
@@ -54,7 +54,7 @@ class DriverSupervisor:
         on_change: Callable[[], None] = lambda: None,
         on_reset: Callable[[str], None] = lambda _uuid: None,
     ) -> None:
-        """`on_change`: called when the state changes. `on_reset`: called with the UUID of a GPU that was reset."""
+        """`on_change` is called when the state changes, `on_reset` with the UUID of a GPU that was reset."""
         self._open = open_driver
         self._retry_s = (retry_s, retry_max_s)
         self._driver: GpuDriver | None = None
@@ -63,11 +63,11 @@ class DriverSupervisor:
         self.state = STARTING
         self._on_change = on_change
         self._on_reset = on_reset
-        #: set while there is a driver
+        # : set while a driver is open
         self.opened = asyncio.Event()
 
     async def run(self) -> None:
-        """Open the driver, and open it again when it has failed."""
+        """Open the driver, and reopen it after a failure."""
         attempt = 0
         try:
             while True:
@@ -77,7 +77,7 @@ class DriverSupervisor:
                     await self._close_driver()
                     continue
                 first, most = self._retry_s
-                # Jitter of a tenth: the nodes of a rack whose driver is upgraded must not retry in step.
+                # Jitter of a tenth, so that nodes do not retry simultaneously after a driver upgrade.
                 await asyncio.sleep(min(first * 2.0 ** min(attempt, 16), most) * (1 + random.random() / 10))  # noqa: S311
                 attempt += 1
         finally:
@@ -109,16 +109,16 @@ class DriverSupervisor:
         self.state = state
         self._on_change()
 
-    # --- asking -----------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------------
 
     @property
     def _require_driver(self) -> GpuDriver:
         if self._driver is None:
-            raise errors.Transient(f"there is no driver: {self.state.message}")
+            raise errors.Transient(f"no driver: {self.state.message}")
         return self._driver
 
     async def _track_failures(self, answer: Awaitable[T]) -> T:
-        """Await a call that a working driver always answers; failures change the state."""
+        """Await a call that a working driver always answers; update the state on failure."""
         try:
             found = await answer
         except errors.Transient as exc:
@@ -167,6 +167,6 @@ class DriverSupervisor:
 
 
 def reason_of(exc: errors.KgweError) -> str:
-    """One CamelCase word: the driver's own where it has one."""
+    """Return one CamelCase word: the driver's own reason if it has one."""
     reason = getattr(exc, "absence", None)
     return str(reason) if reason else _UNAVAILABLE

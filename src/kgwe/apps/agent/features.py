@@ -1,7 +1,6 @@
-"""Adds the agent's optional features to its hooks and tasks. Each is imported only where it is enabled.
+"""Adds the agent's optional features to its hooks and tasks. A feature is imported only if it is enabled.
 
-The order counts where features change the report: health first, then MIG, and the device plugins last, because they
-advertise what the report says is healthy.
+Features that change the report run in order: health, then MIG, then the device plugins, which advertise healthy GPUs.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# How long a kubelet may take to list what it gave a pod.
+# Seconds within which a kubelet lists an allocation.
 _GRACE_S: Final = 1.0
-# How often the MPS daemons are checked.
+# Seconds between two checks of the MPS daemons.
 _TEND_S: Final = 5.0
 
 
 def add(services: AgentServices) -> None:
-    """Add every feature that the settings enable. The agent runs without one that fails, and reports it."""
+    """Add each enabled feature. If one fails, the agent runs without it and reports the failure."""
     _Features(services).add_all()
 
 
@@ -51,12 +50,12 @@ class _Features:
         for name, step in steps.items():
             try:
                 step()
-            except Exception as exc:  # whatever it is, the other features are worth having
+            except Exception as exc:  # a failing feature must not stop the others
                 log.exception("feature_failed", feature=name)
                 self._services.tasks.problems[name] = f"{type(exc).__name__}: {exc}"
 
     def _open_kubelet(self) -> None:
-        """Prepare what several features read from the kubelet; nothing without an API server."""
+        """Open the kubelet sources that several features share; None without an API server."""
         settings = self._services.settings
         if self._services.client is not None and (settings.enable_pod_resources or settings.enable_device_plugin):
             from kgwe.apps.agent.devices import wiring  # noqa: PLC0415 - a node without a kubelet needs none of it
@@ -93,7 +92,7 @@ class _Features:
         services.tasks.add("mig", reconfigurer.run)
 
     def _find_users(self) -> DeviceUsers | None:
-        """Return the source of devices in use: the kubelet, else the pods of the node, else (None) processes alone."""
+        """Return the source of devices in use: the kubelet, else the pods of the node, else None (processes only)."""
         services, kubelet = self._services, self._kubelet
         if services.client is None:
             return None
@@ -127,14 +126,14 @@ class _Features:
         from kgwe.hardware.mps.daemons import MpsDaemons  # noqa: PLC0415
         from kgwe.hardware.nvml.driver import SMI_VARIABLE  # noqa: PLC0415
 
-        # Also where it is not asked for now: another setting may have been in force before.
+        # Also if it is disabled now: an earlier setting may have enabled it.
         exclusive = compute_mode.compute_mode_setter(os.environ.get(SMI_VARIABLE) or "nvidia-smi")
         daemons = MpsDaemons(Path(settings.mps_directory), set_exclusive=exclusive)
         handler = orders.MpsOrders(daemons, services.reporter, is_exclusive=settings.mps_exclusive)
         services.hooks.mps = handler
         services.hooks.mps_servers = daemons.map_servers
         services.hooks.renderers.append(lambda: handler.render(services.node))
-        services.tasks.add("mps", lambda: _tend(daemons))
+        services.tasks.add("mps", lambda: _check_daemons(daemons))
 
     def _add_exporter(self) -> None:
         if self._services.settings.exporter_bind_address:
@@ -149,7 +148,7 @@ class _Features:
             wiring.add(self._services, self._services.client, self._kubelet)
 
 
-async def _tend(daemons: MpsDaemons) -> None:
+async def _check_daemons(daemons: MpsDaemons) -> None:
     await daemons.open()
     try:
         while True:

@@ -1,4 +1,4 @@
-"""The hooks through which the agent's features take part in what it reads, reports and serves."""
+"""The hooks through which features contribute to the agent's readings, reports and services."""
 
 from __future__ import annotations
 
@@ -26,32 +26,31 @@ R = TypeVar("R")
 
 class MigHandler(Protocol):
     async def apply_layout(self, uuid: str, *, enabled: bool, layout: Sequence[str]) -> Sequence[Instance]:
-        """Partition the GPU and return its instances when done. Conflict: something in use is in the way."""
+        """Partition the GPU and return its MIG instances. Raise Conflict if a device in use prevents it."""
         ...
 
 
 class MpsHandler(Protocol):
     async def apply_mps(self, request: pb.MpsRequest) -> pb.MpsReply:
-        """Start, change or stop the daemon of a GPU or instance."""
+        """Start, change or stop the MPS daemon of a GPU or MIG instance."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Hooks:
-    """What the features contribute. The agent gets one instance and calls it; features add to it, in the order of
-    `features.py`, and know nothing of the agent."""
+    """The contributions of the features. The agent calls them; features add to them in the order of `features.py`."""
 
-    #: health of a GPU in the report
+    # : health of a GPU in the report
     health_of: HealthOf = gpunode_status.basic_health
-    #: UUIDs of GPUs and slices that are about to change: none is given to a pod
+    # : UUIDs of GPUs and slices that are about to change and must not be allocated
     withheld_devices: Callable[[], frozenset[str]] = frozenset
     #: PID of an MPS server -> PIDs of its clients
     mps_servers: Callable[[], Mapping[int, Sequence[int]]] = dict
-    #: values of the newest readings that the telemetry stream aggregates over time
+    # : values of the newest readings that the telemetry stream aggregates over time
     series: Callable[[], Mapping[Series, float | None]] = dict
-    #: carries out ApplyMIG; None: not enabled
+    # : implements ApplyMIG; None if disabled
     mig: MigHandler | None = None
-    #: carries out ApplyMPS; None: not enabled
+    # : implements ApplyMPS; None if disabled
     mps: MpsHandler | None = None
 
     #: each returns the status with its own fields changed
@@ -60,17 +59,17 @@ class Hooks:
     conditions: list[Callable[[], Condition]] = field(default_factory=list)
     #: each returns lines for /metrics
     renderers: list[Callable[[], bytes]] = field(default_factory=list)
-    #: called with every new status
+    # : called with each new status
     on_status: list[Callable[[GPUNodeStatus], None]] = field(default_factory=list)
-    #: called with every new state of the machine
+    # : called with each new state of the machine
     on_machine: list[Callable[[Machine], None]] = field(default_factory=list)
-    #: called with every set of readings
+    # : called with each set of readings
     on_readings: list[Callable[[Sequence[Reading]], None]] = field(default_factory=list)
     #: called with the driver's events (XIDs)
     on_events: list[Callable[[Sequence[Event]], None]] = field(default_factory=list)
     #: called with the UUID of a GPU that was reset
     on_reset: list[Callable[[str], None]] = field(default_factory=list)
-    #: called with kind and size of every write to the API server
+    # : called with kind and size of each write to the API server
     on_write: list[Callable[[str, int], None]] = field(default_factory=list)
 
     def call_on_reset(self, uuid: str) -> None:
@@ -83,7 +82,9 @@ class Hooks:
 
 
 class HookRunner:
-    """Calls hooks so that one that fails does not stop the others. Failures are kept in `problems` until it works."""
+    """Calls hooks, so that a failing one does not stop the others. A failure stays in `problems` until the hook
+    succeeds.
+    """
 
     def __init__(self, problems: dict[str, str]) -> None:
         self._problems = problems
@@ -93,11 +94,11 @@ class HookRunner:
             self.call(listener, value, None)
 
     def call(self, hook: Callable[[T], R], value: T, otherwise: R) -> R:
-        """Return what the hook makes of `value`, or `otherwise` if it fails."""
+        """Return the result of the hook for `value`, or `otherwise` if it fails."""
         name = getattr(hook, "__qualname__", repr(hook))
         try:
             made = hook(value)
-        except Exception as exc:  # a feature's fault must not end the report
+        except Exception as exc:  # a failing feature must not end the report
             if name not in self._problems:
                 log.exception("listener_failed", listener=name)
             self._problems[name] = f"{type(exc).__name__}: {exc}"

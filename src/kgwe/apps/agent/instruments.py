@@ -1,4 +1,4 @@
-"""Reads the driver's instruments and events, and passes them to the features and to the telemetry stream."""
+"""Reads GPU readings and events from the driver, and passes them to the features and the telemetry stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# How long one call waits for the driver's events.
+# Seconds that one call waits for driver events.
 _EVENTS_S: Final = 5.0
 
 
@@ -41,33 +41,33 @@ class InstrumentReader:
         self._hub = hub
         self._interval_s = interval_s
         self._request_discovery = request_discovery
-        #: set when the instruments were read for the first time
+        # : set after the first reading
         self.first_read = asyncio.Event()
 
     async def run_readings(self) -> None:
-        """Read the instruments every interval by the clock."""
+        """Read the GPUs at fixed intervals."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
             try:
                 readings = await self._supervisor.readings()
             except errors.KgweError as exc:
-                log.debug("instruments_not_read", error=str(exc))
+                log.debug("readings_failed", error=str(exc))
             else:
                 self._runner.call_all(self._hooks.on_readings, readings)
                 self._hub.publish(NodeReadings(int(time.time() * 1000), readings, self._hooks.series()))
                 self.first_read.set()
-            # A reading that took longer than the interval skips those it overran.
+            # A reading that took longer than the interval skips the missed ones.
             due = max(due + self._interval_s, loop.time())
             await asyncio.sleep(due - loop.time())
 
     async def run_events(self) -> None:
-        """Pass on XID errors as they happen."""
+        """Pass on XID errors as they occur."""
         while True:
             try:
                 events = await self._supervisor.events(_EVENTS_S)
             except errors.KgweError as exc:
-                log.debug("events_not_read", error=str(exc))
+                log.debug("events_failed", error=str(exc))
                 await asyncio.sleep(_EVENTS_S)
                 continue
             if events:

@@ -1,13 +1,13 @@
-"""`kgwe agent`: the process on every GPU node.
+"""`kgwe agent`: the process on each GPU node.
 
     driver ──► supervisor ──► machine (30 s) ──► reporter ──► publisher ──► GPUNode
                    │                                ▲
                    ├──► instruments (5 s) ──► hub ──┼──► gRPC streams, metrics
                    └──► events ──► health ──────────┘
 
-Everything runs on one event loop; the driver has its own threads. No part needs the others: without a driver the agent
-reports that and waits for one, without an API server it keeps the newest report, and a task that fails is restarted
-while the rest goes on.
+All tasks run on one event loop; the driver has its own threads. The parts are independent: without a driver the agent
+reports that and waits for one, without an API server it keeps the newest report, and a failed task is restarted while
+the others continue.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SETTLED_S = 10.0
 
 
 class Agent:
-    """One node's agent: builds its parts and runs them as supervised tasks."""
+    """The agent of one node: builds its parts and runs them as supervised tasks."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Agent:
     async def _discover(self) -> None:
         informer, first_s = self.services.informer, self.services.settings.telemetry_interval_seconds
         if informer is not None:
-            # The first report keeps what was published before; without an API server there is nothing.
+            # The first report keeps the published data; without an API server there is none.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(first_s):
                     await informer.synced.wait()
@@ -187,14 +187,14 @@ class Agent:
             return
         await informer.synced.wait()
         if await self._wait_for_driver():
-            # The first report says how the GPUs are, not that it is not known yet.
+            # The first report contains the health of the GPUs instead of Unknown.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.services.settings.telemetry_interval_seconds):
                     await self._instruments.first_read.wait()
         await publisher.run()
 
     async def _wait_for_driver(self) -> bool:
-        """Give the driver a moment to open; return whether it did."""
+        """Wait briefly for the driver to open; return whether it did."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.services.settings.telemetry_interval_seconds):
                 await self.supervisor.opened.wait()
@@ -209,7 +209,7 @@ def _watch_gpunode(client: KubeClient, node: str) -> Informer[gpunode.GPUNode]:
 
 
 def open_nvml(settings: Settings) -> Callable[[], Awaitable[GpuDriver]]:
-    """Return a function that opens NVIDIA's driver; Permanent, with the reason, when there is none."""
+    """Return a function that opens NVIDIA's driver, or raises Permanent with the reason."""
 
     async def opened() -> GpuDriver:
         from kgwe.hardware.nvml import driver as nvml  # noqa: PLC0415 - another driver can be given
@@ -232,7 +232,7 @@ def open_nvml(settings: Settings) -> Callable[[], Awaitable[GpuDriver]]:
 async def serve(
     settings: Settings, kubeconfig: Path | None = None, *, settled: Callable[[], object] = lambda: None
 ) -> None:
-    """Run the agent until SIGTERM or SIGINT; `settled` is called when the start is over."""
+    """Run the agent until SIGTERM or SIGINT; call `settled` after the start."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.call_later(_SETTLED_S, settled)

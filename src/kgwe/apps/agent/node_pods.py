@@ -1,4 +1,4 @@
-"""The pods of this node, as the API server shows them."""
+"""The pods of this node, from the API server."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.client.client import KubeClient
 
-# The kubelet waits for our answer while we ask.
+# The kubelet waits for the reply meanwhile.
 _ASK_S: Final = 1.0
-# A pod the API server does not know (of a file on the node, perhaps) is not asked for again so soon,
+# Seconds until a pod that the API server does not know (perhaps a static pod) is requested again.
 _ABSENT_S: Final = 30.0
-# nor is any while it does not answer.
+# Seconds without requests after the API server did not respond.
 _AWAY_S: Final = 2.0
 
 
@@ -29,21 +29,23 @@ class PodSource(Protocol):
     """A source of the pods of this node."""
 
     async def find(self, namespace: str, name: str) -> core.Pod | None:
-        """One the kubelet knows and `pods` does not show, or shows on its way out."""
+        """Return a pod that the kubelet knows and `pods` lacks, or shows as terminating."""
         ...
 
     def pods(self) -> Iterable[core.Pod]:
-        """From memory; may be a moment behind."""
+        """Return the pods from memory, possibly a moment behind."""
         ...
 
 
 class NodePods:
-    """A cache of the pods bound to this node. The kubelet may hear of a pod before we do: then it is asked for."""
+    """A cache of the pods bound to this node. The kubelet may know a pod earlier; such a pod is requested from the
+    API.
+    """
 
     def __init__(self, client: KubeClient, node: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._clock = clock
-        self._absent: dict[str, float] = {}  # key -> until when it is not asked for
+        self._absent: dict[str, float] = {}  # key -> time until which it is not requested
         self.informer = Informer(client, resources.POD, field_selector=f"spec.nodeName={node}")
 
     def pods(self) -> Iterable[core.Pod]:
@@ -61,7 +63,7 @@ class NodePods:
         except errors.NotFound:
             self._absent[key] = now + _ABSENT_S
         except (errors.KgweError, TimeoutError):
-            # Not known is not an error here: the choice is made without a plan.
+            # An unknown pod is no error: the choice is made without a plan.
             self._absent[key] = now + _AWAY_S
         return None
 
@@ -77,7 +79,7 @@ class KubeletAccess(NamedTuple):
 
 
 def count_requested(pod: core.Pod, resource: str) -> dict[str, int]:
-    """Container -> how many devices it wants, in the order in which the kubelet serves them."""
+    """Return container -> number of devices, in the order in which the kubelet allocates them."""
     counts = {
         container.name: container.resources.limits.get(resource) or container.resources.requests.get(resource, "0")
         for container in (*pod.spec.initContainers, *pod.spec.containers)
@@ -86,7 +88,7 @@ def count_requested(pod: core.Pod, resource: str) -> dict[str, int]:
 
 
 def count_peak(pod: core.Pod, resource: str) -> int:
-    """The most devices it ever has: containers that end before the others begin leave theirs to them."""
+    """Return the maximum of devices at one time: init containers release theirs to the others."""
     early = init_containers(pod)
     most = lasting = 0
     for name, count in count_requested(pod, resource).items():
@@ -96,7 +98,7 @@ def count_peak(pod: core.Pod, resource: str) -> int:
 
 
 def init_containers(pod: core.Pod) -> frozenset[str]:
-    """Containers that end before the others begin; the kubelet does not tell what they have."""
+    """Return the containers that end before the others start; the kubelet does not list their devices."""
     return frozenset(each.name for each in pod.spec.initContainers if each.restartPolicy != "Always")
 
 

@@ -1,4 +1,4 @@
-"""Reads the machine and reports it: the machine of the driver becomes the status of the GPUNode."""
+"""Reads the machine from the driver and reports it as the status of the GPUNode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 class NodeReporter:
-    """Knows the machine as last read, and its status with what every feature adds."""
+    """Keeps the machine as last read, and its status with the additions of all features."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class NodeReporter:
         publisher: StatusPublisher | None = None,
         informer: Informer[gpunode.GPUNode] | None = None,
     ) -> None:
-        """`wake`: set it to have the machine read now. `publisher` and `informer`: None without an API server."""
+        """Setting `wake` causes a read now. `publisher` and `informer` are None without an API server."""
         self._supervisor = supervisor
         self._hooks = hooks
         self._runner = runner
@@ -52,7 +52,7 @@ class NodeReporter:
         self._topology_file = topology_file
         self._publisher = publisher
         self._informer = informer
-        #: as last read; values that could not be read are those of before
+        # : as last read; values that cannot be read keep their previous value
         self.machine: Machine | None = None
         self.status = gpunode.GPUNodeStatus()
         self._before: gpunode.GPUNodeStatus | None = None
@@ -64,13 +64,14 @@ class NodeReporter:
         return self._supervisor.state
 
     def request_discovery(self) -> None:
-        """Have the machine read now rather than at the next interval."""
+        """Read the machine now instead of at the next interval."""
         self._wake.set()
 
     async def topology(self, *, fresh: bool) -> tuple[gpunode.GPUNodeStatus, float, Sequence[Sequence[str]]]:
         """Return (status, age in seconds, matrix of paths).
 
-        From memory unless older than the discovery interval or `fresh`. Concurrent callers cause one read.
+        The data is from memory unless older than the discovery interval or `fresh` is set. Concurrent callers cause
+        one read.
         """
         asked = time.monotonic()
         oldest = asked if fresh else asked - self._interval_s
@@ -81,12 +82,12 @@ class NodeReporter:
                 if fresh or self.machine is None:
                     raise
         if self.machine is None:
-            raise errors.Transient(f"nothing is known of the GPUs yet: {self.driver.message}")
+            raise errors.Transient(f"the GPUs have not been read yet: {self.driver.message}")
         matrix = gpunode_status.build_wiring(self.machine, self.status).matrix()
         return self.status, time.monotonic() - self._read_at, matrix
 
     async def discover(self, oldest: float | None = None) -> None:
-        """Read the machine and report it, unless it was read after `oldest` while we waited."""
+        """Read the machine and report it, unless it was read after `oldest` meanwhile."""
         async with self._reading:
             if oldest is not None and self.machine is not None and self._read_at >= oldest:
                 return
@@ -97,7 +98,7 @@ class NodeReporter:
         self.report()
 
     def report(self) -> None:
-        """Report what is known now; features call it when something they add has changed."""
+        """Report the current state; features call it after a change of their part."""
         state = self.driver
         status = self._known_status()
         if not state.is_ready:
@@ -106,14 +107,14 @@ class NodeReporter:
             status = self._runner.call(amend, status, status)
         self.status = status
         self._runner.call_all(self._hooks.on_status, status)
-        # Before the API was read, an agent that has not read its machine would overwrite what is known of it.
+        # Before the API was read, an agent without a reading would overwrite the published status.
         has_read = self._informer is None or self._informer.synced.is_set()
         if self._publisher is not None and (has_read or self.machine is not None):
             condition = Condition(DRIVER_READY, str(state.is_ready), state.reason, state.message[:1024])
             self._publisher.set_status(status, (condition, *(each() for each in self._hooks.conditions)))
 
     async def run(self) -> None:
-        """Read the machine every interval, and whenever something is known to have changed."""
+        """Read the machine at each interval, and after known changes."""
         while True:
             self._wake.clear()
             try:
@@ -126,7 +127,7 @@ class NodeReporter:
                     await self._wake.wait()
 
     def _known_status(self) -> gpunode.GPUNodeStatus:
-        """Return the machine's status; before it was read, the one an agent before us published."""
+        """Return the machine's status; before the first reading, the status that an earlier agent published."""
         if self.machine is not None:
             status = gpunode_status.build_status(self.machine, self._hooks.health_of)
             return gpunode_status.with_known_links(status, self._published_before())
@@ -135,7 +136,7 @@ class NodeReporter:
         return gpunode.GPUNodeStatus()
 
     def _published_before(self) -> gpunode.GPUNodeStatus:
-        """Return what an agent before this one published; nothing until the API was read."""
+        """Return the status that an earlier agent published; nothing until the API was read."""
         if self._before is None and self._publisher is not None and self._publisher.stored is not None:
             stored = self._publisher.stored
             is_ours = stored.spec.source == gpunode.Source.AGENT

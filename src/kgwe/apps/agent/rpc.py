@@ -1,8 +1,8 @@
-"""gRPC on :50052: topology, health, telemetry, orders to cut and share, and a ping.
+"""The gRPC service on :50052: topology, health, telemetry, MIG and MPS orders, and a ping.
 
-Every caller that may connect may read. Orders (ApplyMIG, ApplyMPS) need a certificate with a name of `tlsWriters`, so
-the certificate of one node's agent gives no orders on another. Without certificates only this machine may connect, and
-may only read.
+All clients that can connect may read. Orders (ApplyMIG, ApplyMPS) need a certificate with a name of `tlsWriters`, so
+an agent's certificate cannot order changes on another node. Without certificates only local clients can connect, and
+only read.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-# Far more than any question needs.
+# Far more than any request needs.
 _LARGEST_MESSAGE: Final = 1 << 20
-# A caller that vanished without a word is noticed after this long, and its stream ended.
+# Seconds after which a vanished client is detected and its stream ended.
 _KEEPALIVE_MS: Final = 60_000
 _GRACE_S: Final = 1.0
-# Between two messages of a stream: a day.
+# Maximum seconds between two messages of a stream: one day.
 _LONGEST_INTERVAL_S: Final = 86_400.0
 
 _CODES: Final = (
@@ -52,7 +52,7 @@ _CODES: Final = (
 
 
 class AgentInfo(Protocol):
-    """What the service can ask the agent."""
+    """The agent as the service sees it."""
 
     version: str
     hub: telemetry_hub.TelemetryHub
@@ -73,12 +73,12 @@ class AgentInfo(Protocol):
     def problems(self) -> Sequence[str]: ...
 
     async def topology(self, *, fresh: bool) -> tuple[GPUNodeStatus, float, Sequence[Sequence[str]]]:
-        """(status, how old it is in seconds, matrix of paths); Transient when nothing is known yet."""
+        """Return (status, age in seconds, matrix of paths); raise Transient if nothing was read yet."""
         ...
 
 
 class AgentService:
-    """One method per call of the protocol."""
+    """The gRPC service, with one method per call."""
 
     def __init__(self, known: AgentInfo, *, may_order: Callable[[Any], bool]) -> None:
         self._known = known
@@ -100,19 +100,19 @@ class AgentService:
         )
 
     async def GetTopology(self, request: pb.TopologyRequest, context: Any) -> pb.Topology:  # noqa: N802
-        status, age_s, matrix = await _answered(context, self._known.topology(fresh=request.fresh))
+        status, age_s, matrix = await _respond(context, self._known.topology(fresh=request.fresh))
         return messages.encode_topology(self._known.node, status, age_s=age_s, matrix=matrix)
 
     async def GetHealth(self, request: pb.HealthRequest, context: Any) -> pb.Health:  # noqa: N802
         del request
-        status, _, _ = await _answered(context, self._known.topology(fresh=False))
+        status, _, _ = await _respond(context, self._known.topology(fresh=False))
         return messages.encode_health(self._known.node, status)
 
     async def WatchTelemetry(self, request: pb.TelemetryRequest, context: Any) -> AsyncIterator[pb.Telemetry]:  # noqa: N802
         await _refuse_malformed(request, context)
         wanted = frozenset(request.uuids)
-        if not 0 <= request.interval_s <= _LONGEST_INTERVAL_S:  # also not a number
-            said = f"interval_s: {request.interval_s} is not from 0 to {_LONGEST_INTERVAL_S:.0f}"
+        if not 0 <= request.interval_s <= _LONGEST_INTERVAL_S:  # also refuses NaN
+            said = f"interval_s must be from 0 to {_LONGEST_INTERVAL_S:.0f}, not {request.interval_s}"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
         try:
             with self._known.hub.watching(request.interval_s, aggregates=request.aggregates) as watcher:
@@ -124,39 +124,41 @@ class AgentService:
 
     async def ApplyMIG(self, request: pb.MigRequest, context: Any) -> pb.MigReply:  # noqa: N802
         await self._check_order(context)
-        handler = await _present(context, self._known.mig, "this agent does not cut GPUs (enableMig)")
-        cut = await _answered(
+        handler = await _require_enabled(context, self._known.mig, "MIG is disabled on this agent (set enableMig)")
+        cut = await _respond(
             context, handler.apply_layout(request.gpu_uuid, enabled=request.enabled, layout=list(request.layout))
         )
-        log.info("cut_by_call", uuid=request.gpu_uuid, layout=list(request.layout), caller=_caller(context))
+        log.info("mig_layout_ordered", uuid=request.gpu_uuid, layout=list(request.layout), caller=_caller(context))
         return pb.MigReply(instances=messages.encode_instances(cut))
 
     async def ApplyMPS(self, request: pb.MpsRequest, context: Any) -> pb.MpsReply:  # noqa: N802
         await self._check_order(context)
-        handler = await _present(context, self._known.mps, "this agent runs no MPS daemons (enableMps)")
-        reply = await _answered(context, handler.apply_mps(request))
-        log.info("mps_by_call", uuid=request.gpu_uuid, enabled=request.enabled, caller=_caller(context))
+        handler = await _require_enabled(context, self._known.mps, "MPS is disabled on this agent (set enableMps)")
+        reply = await _respond(context, handler.apply_mps(request))
+        log.info("mps_ordered", uuid=request.gpu_uuid, enabled=request.enabled, caller=_caller(context))
         return reply
 
     async def _check_order(self, context: Any) -> None:
         if not self._may_order(context):
-            who = ", ".join(sorted(_caller(context))) or "a caller without a certificate"
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{who} may not give orders")
+            who = ", ".join(sorted(_caller(context))) or "a client without a certificate"
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, f"{who} may not order changes; its name is not in tlsWriters"
+            )
 
 
 def _caller(context: Any) -> frozenset[str]:
     return tls.read_names(context.auth_context())
 
 
-async def _present(context: Any, handler: T | None, otherwise: str) -> T:
+async def _require_enabled(context: Any, handler: T | None, otherwise: str) -> T:
     if handler is None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, otherwise)
         raise errors.Permanent(otherwise)
     return handler
 
 
-async def _answered(context: Any, answer: Awaitable[T]) -> T:
-    """The answer, or the call ended with what went wrong."""
+async def _respond(context: Any, answer: Awaitable[T]) -> T:
+    """Return the response, or end the call with the error."""
     try:
         return await answer
     except (errors.KgweError, telemetry_hub.TooManyWatchers) as exc:
@@ -175,7 +177,7 @@ _UNARY: Final[dict[str, tuple[type[Message], type[Message]]]] = {
 
 
 class _Malformed:
-    """In the place of a request that cannot be read. gRPC itself would answer UNKNOWN and log a traceback."""
+    """Replaces a request that cannot be decoded. gRPC itself would return UNKNOWN and log a traceback."""
 
     def __init__(self, problem: str) -> None:
         self.problem = problem
@@ -221,8 +223,8 @@ def _handlers(service: AgentService) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(messages.SERVICE, methods)
 
 
-def _policy(settings: Settings) -> Callable[[Any], bool]:
-    """Who may give orders."""
+def _authorize(settings: Settings) -> Callable[[Any], bool]:
+    """Return which clients may order changes."""
     if settings.grpc_insecure:
         return lambda _context: True
     if not settings.tls_cert_file:
@@ -233,7 +235,7 @@ def _policy(settings: Settings) -> Callable[[Any], bool]:
 
 @contextlib.asynccontextmanager
 async def serving(known: AgentInfo, settings: Settings) -> AsyncIterator[int]:
-    """Serve while the context is open; yields the port."""
+    """Serve while the context is open; yield the port."""
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", _LARGEST_MESSAGE),
@@ -243,7 +245,7 @@ async def serving(known: AgentInfo, settings: Settings) -> AsyncIterator[int]:
         ],
         maximum_concurrent_rpcs=settings.grpc_watchers * 2 + 16,
     )
-    service = AgentService(known, may_order=_policy(settings))
+    service = AgentService(known, may_order=_authorize(settings))
     server.add_generic_rpc_handlers((_handlers(service),))
     port = _listen(server, settings)
     await server.start()
@@ -251,7 +253,7 @@ async def serving(known: AgentInfo, settings: Settings) -> AsyncIterator[int]:
     try:
         yield port
     finally:
-        # Streams never end by themselves.
+        # Streams never end on their own.
         await server.stop(_GRACE_S)
 
 
@@ -275,7 +277,7 @@ def _listen(server: grpc.aio.Server, settings: Settings) -> int:
 
 
 async def serve(known: AgentInfo, settings: Settings, on_port: Callable[[int], None] = lambda _: None) -> None:
-    """As a part of the agent: until cancelled."""
+    """Serve until cancelled, as a task of the agent."""
     async with serving(known, settings) as port:
         on_port(port)
         await asyncio.Event().wait()

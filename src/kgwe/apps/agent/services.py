@@ -1,4 +1,4 @@
-"""What the agent offers to its features."""
+"""The parts of the agent that features use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Ports:
-    """The ports that the agent listens on; 0: not yet, or not at all."""
+    """The ports that the agent listens on; 0 if not yet, or not at all."""
 
     grpc: int = 0
     exporter: int = 0
@@ -30,7 +30,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentServices:
-    """The parts that every agent has. Features read them, add tasks, and add to the hooks."""
+    """The parts of each agent. Features read them, and add tasks and hooks."""
 
     settings: Settings
     hooks: Hooks
@@ -39,7 +39,7 @@ class AgentServices:
     reporter: NodeReporter
     hub: TelemetryHub
     ports: Ports = field(default_factory=Ports)
-    #: None without an API server, as the two below
+    # : None without an API server, like the two below
     client: KubeClient | None = None
     publisher: StatusPublisher | None = None
     informer: Informer[gpunode.GPUNode] | None = None
@@ -50,7 +50,7 @@ class AgentServices:
 
     @property
     def problems(self) -> Sequence[str]:
-        """What does not work now, for operators."""
+        """Return the current problems, for operators."""
         found = [f"{name}: {why}" for name, why in self.tasks.problems.items()]
         if self.publisher is not None and self.publisher.problem:
             found.append(f"publisher: {self.publisher.problem}")

@@ -1,4 +1,4 @@
-"""Settings of the agent: one file, one tree, unknown keys refused with their path.
+"""Settings of the agent: one file, one tree; unknown keys are refused with their path.
 
 Order of precedence: flag, environment (KGWE_AGENT_<KEY>), file, default.
 """
@@ -21,74 +21,74 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ENV_PREFIX = "KGWE_AGENT_"
-# The DaemonSet fills it in; so do other agents'.
+# The DaemonSet sets it.
 _NODE_NAME_ENV = "NODE_NAME"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    # The Node this agent speaks for; empty: $NODE_NAME, else the host's name.
+    # Name of the Node. Empty: $NODE_NAME, then the host name.
     node_name: str = ""
-    # Without an API server: hardware, gRPC and metrics only.
+    # Run without an API server: hardware, gRPC and metrics only.
     standalone: bool = False
-    # The driver's library; empty: $KGWE_NVML_LIBRARY, else the one the system finds.
+    # Path of the NVML library. Empty: $KGWE_NVML_LIBRARY, then the system's library.
     nvml_library: str = ""
-    # Where the machine's /sys, /proc and the kubelet's files are seen; other than / inside a container.
+    # Root of the host's /sys, /proc and kubelet files; inside a container not /.
     host_root: str = "/"
-    # A file with the output of `nvidia-smi topo -m`, or an NCCL topology (XML): it fills in NUMA nodes, PCIe places and
-    # NVLinks where the driver does not tell them. Empty: none.
+    # A file with the output of `nvidia-smi topo -m`, or an NCCL topology (XML). It adds NUMA nodes, PCIe positions
+    # and NVLinks that the driver does not report. Empty: none.
     topology_file: str = ""
 
-    # Where gRPC is served; port 0 takes a free one, empty: not at all.
+    # gRPC address; port 0 picks a free port, empty disables gRPC.
     grpc_bind_address: str = ":50052"
-    # PEM files: the agent's own, and the authority whose certificates callers must show. Read again when they change.
+    # PEM files: the agent's certificate and key, and the authority of client certificates. Reloaded when they change.
     tls_cert_file: str = ""
     tls_key_file: str = ""
     tls_ca_file: str = ""
-    # Names (CN or DNS) of callers that may cut GPUs and start daemons; empty: none. The name that all
-    # agents carry is refused.
+    # Names (CN or DNS) of clients that may order MIG and MPS changes; empty: none. The common name of all agents is
+    # refused.
     tls_writers: tuple[str, ...] = ()
-    # Serve without TLS to other machines, and take orders without it. Never outside a test bed.
+    # Serve other machines without TLS, and accept their orders. For test beds only.
     grpc_insecure: bool = False
-    # Callers that may watch telemetry at the same time.
+    # Maximum number of concurrent telemetry watchers.
     grpc_watchers: int = 32
 
-    # Where metrics are served; empty: not at all. dcgm-exporter has the same port on the same host network.
+    # Metrics address; empty disables it. dcgm-exporter uses the same port on the host network.
     exporter_bind_address: str = ":9400"
-    # Where dcgm-exporter is asked for what NVML does not tell, such as http://127.0.0.1:9401/metrics; empty: nowhere.
+    # URL of dcgm-exporter for values that NVML does not have, such as http://127.0.0.1:9401/metrics; empty: none.
     dcgm_url: str = ""
 
-    # Seconds between two readings of the instruments, and between two looks at what is built in and how it is cut.
+    # Seconds between two readings of the GPUs, and between two discoveries of GPUs and MIG layouts.
     telemetry_interval_seconds: float = 5.0
     discovery_interval_seconds: float = 30.0
-    # Seconds between two signs of life in the GPUNode while nothing changes. A fleet writes this often all day long.
+    # Seconds between two heartbeats of an unchanged GPUNode. The whole fleet writes at this rate.
     heartbeat_interval_seconds: float = 300.0
-    # Seconds until a driver that is not there is tried again: at first, and at most.
+    # Seconds until a missing driver is tried again: first and maximum.
     driver_retry_seconds: float = 15.0
     driver_retry_max_seconds: float = 300.0
 
-    # Parts that can be left out.
+    # Features that can be disabled.
     enable_health: bool = True
     enable_mig: bool = True
     enable_mps: bool = False
     enable_device_plugin: bool = False
     enable_pod_resources: bool = True
 
-    # Where pipes and logs of MPS daemons are.
+    # Directory of pipes and logs of MPS daemons.
     mps_directory: str = "/run/kgwe/mps"
-    # Put whole cards that are shared by MPS into compute mode exclusive-process: no work gets past the daemon.
+    # Set whole GPUs that MPS shares to compute mode exclusive-process, so that all processes use the daemon.
     mps_exclusive: bool = False
-    # Where the kubelet keeps its sockets, below the host's root.
+    # Directory of the kubelet's sockets, below the host's root.
     kubelet_folder: str = "/var/lib/kubelet"
-    # Vendor part of the resources our device plugin offers; another than nvidia.com runs beside NVIDIA's plugin.
+    # Vendor part of the resources of KGWE's device plugin; one other than nvidia.com can run next to NVIDIA's plugin.
     device_plugin_prefix: str = "nvidia.com"
-    # Offer each card that is not cut as so many pieces (gpu.shared) for as many pods, and not whole; 0: not shared.
+    # Advertise each unpartitioned GPU as this many shares (gpu.shared) instead of whole; 0: not shared.
     device_plugin_replicas: int = 0
-    # How containers are told of their devices: any of env, cdi, nodes.
+    # How containers get access to devices: any of env, cdi, nodes.
     device_plugin_means: tuple[Literal["env", "cdi", "nodes"], ...] = ("env",)
-    # Kind of the CDI names; as the node's CDI description calls them.
+    # Kind of the CDI names in the node's CDI description.
     cdi_kind: str = "nvidia.com/gpu"
 
-    # Take unhealthy cards' nodes out of service by a taint.
+    # Taint nodes that have unhealthy GPUs.
     taint_unhealthy: bool = False
     log_level: str = "info"
 
@@ -98,7 +98,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
-    """Read settings; Permanent with the path of the bad key when they do not make sense."""
+    """Read the settings; raise Permanent with the path of the invalid key."""
     loaded = configuration.load(Settings, ENV_PREFIX, path, overrides)
     _check(loaded)
     return loaded
@@ -107,7 +107,7 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
 def _check(settings: Settings) -> None:
     for field in msgspec.structs.fields(Settings):
         if field.name.endswith("_seconds") and getattr(settings, field.name) <= 0:
-            raise errors.Permanent(f"settings: {field.encode_name} must be more than 0")
+            raise errors.Permanent(f"settings: {field.encode_name} must be greater than 0")
     replicas = settings.device_plugin_replicas
     if replicas and not shares.FEWEST <= replicas <= shares.MOST:
         raise errors.Permanent(
@@ -115,11 +115,9 @@ def _check(settings: Settings) -> None:
         )
     if AGENT_NAME in settings.tls_writers:
         raise errors.Permanent(
-            f"settings: tlsWriters names {AGENT_NAME}, which is in the certificate of every agent: any node could then"
+            f"settings: tlsWriters names {AGENT_NAME}, which is in the certificate of every agent; any node could then"
             " order changes on any other"
         )
     files = (settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
     if any(files) and not all(files):
-        raise errors.Permanent(
-            "settings: tlsCertFile, tlsKeyFile and tlsCaFile go together: both sides show certificates"
-        )
+        raise errors.Permanent("settings: tlsCertFile, tlsKeyFile and tlsCaFile must be set together")

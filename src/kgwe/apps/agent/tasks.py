@@ -1,6 +1,6 @@
-"""Supervised tasks: each may fail without stopping the others.
+"""Supervised tasks: a failing task does not stop the others.
 
-A task that fails is restarted with back-off, and `problems` says why it failed. A task that returns is done.
+A failed task is restarted with back-off, and `problems` has the reason. A task that returns is done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
-# A task that ran this long works: its earlier failures no longer count.
+# Seconds after which a running task counts as healthy, and its failures are forgotten.
 _WELL_AFTER_S: Final = 30.0
 _CANCELLATIONS: Final = 8
 _CANCEL_S: Final = 1.0
@@ -41,7 +41,7 @@ class SupervisedTasks:
     def __init__(self, *, first_pause_s: float = _FIRST_PAUSE_S) -> None:
         self._first_pause_s = first_pause_s
         self._runs: dict[str, Callable[[], Awaitable[None]]] = {}
-        #: task -> why it failed
+        # : task -> why it failed
         self.problems: dict[str, str] = {}
 
     def add(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
@@ -55,7 +55,7 @@ class SupervisedTasks:
         """Run all tasks until cancelled."""
         tasks = [asyncio.create_task(self._supervise(name, run), name=name) for name, run in self._runs.items()]
         try:
-            # Not gather: cancelled, it would wait for them by itself.
+            # Not gather: when cancelled, it would wait for the tasks itself.
             if tasks:
                 await asyncio.wait(tasks)
             await asyncio.Event().wait()
@@ -70,10 +70,10 @@ class SupervisedTasks:
             well = loop.call_later(_WELL_AFTER_S, self.problems.pop, name, None)
             try:
                 await run()
-            except Exception as exc:  # whatever it is, the other tasks go on
+            except Exception as exc:  # a failing task must not stop the others
                 failures = 0 if loop.time() - began > _WELL_AFTER_S else failures + 1
                 self.problems[name] = f"{type(exc).__name__}: {exc}"
-                log.exception("part_failed", part=name, failures=failures)
+                log.exception("task_failed", part=name, failures=failures)
             else:
                 self.problems.pop(name, None)
                 return

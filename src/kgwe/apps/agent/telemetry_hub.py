@@ -1,8 +1,8 @@
-"""Sends telemetry to watchers without ever waiting for them.
+"""Sends telemetry to watchers without waiting for them.
 
-Every watcher has a short queue. One that reads too slowly loses the oldest entries and gets their number; the agent's
-memory does not depend on how slow its callers are, nor (up to a limit) on how many. One that asks for aggregates is
-told with every message what was measured since the one before, however seldom it wants one.
+Each watcher has a short queue. A slow watcher loses the oldest entries and gets their number, so the agent's memory
+does not depend on its clients. A watcher of aggregates gets, with each message, the values since the previous
+message.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _DEPTH: Final = 4
 
 
 class TooManyWatchers(Exception):
-    """There is no room for another watcher."""
+    """Raised if the maximum number of watchers is reached."""
 
 
 class Watcher:
-    """One caller's queue."""
+    """The queue of one watcher."""
 
     def __init__(self, interval_s: float, depth: int = _DEPTH, *, aggregates: bool = False) -> None:
         self._window: window.Window[Series] | None = window.Window() if aggregates else None
@@ -43,7 +43,7 @@ class Watcher:
             if self._window.ticks >= window.MAX_SAMPLES:
                 self._window.close()
             self._window.tick(sample.series)
-        # Half an interval of grace: the clock of readings is not exact to the millisecond.
+        # Half an interval of tolerance: readings are not exact to the millisecond.
         if self._last_ms is not None and self._interval_ms:
             since = sample.unix_ms - self._last_ms
             if 0 <= since < self._interval_ms * 0.9:
@@ -57,7 +57,7 @@ class Watcher:
         self._filled.set()
 
     async def next(self) -> tuple[NodeReadings, int]:
-        """The oldest sample not yet taken, and how many were lost before it."""
+        """Return the oldest sample not yet taken, and the number of samples lost before it."""
         while not self._queue:
             self._filled.clear()
             await self._filled.wait()
@@ -83,9 +83,9 @@ class TelemetryHub:
 
     @contextlib.contextmanager
     def watching(self, interval_s: float = 0.0, *, aggregates: bool = False) -> Iterator[Watcher]:
-        """A queue that begins with the newest sample there is."""
+        """Yield a queue that starts with the newest sample."""
         if len(self._watchers) >= self._limit:
-            raise TooManyWatchers(f"{self._limit} callers watch already")
+            raise TooManyWatchers(f"the maximum of {self._limit} watchers is reached")
         watcher = Watcher(interval_s, aggregates=aggregates)
         if self.newest is not None:
             watcher.put(self.newest)

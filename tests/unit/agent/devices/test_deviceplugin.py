@@ -219,7 +219,7 @@ class TestTwice:
         node.kubelet.may_answer.clear()
         first = asyncio.create_task(node.kubelet.allocate("GPU-0", "GPU-1"))
         await until(lambda: bool(node.desk._in_allocation))
-        with pytest.raises(Refused, match="GPU-1: just being given to another container"):
+        with pytest.raises(Refused, match="GPU-1: being allocated to another container"):
             await node.kubelet.allocate("GPU-1")
         node.kubelet.may_answer.set()
         assert (await first).envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-0,GPU-1"

@@ -187,7 +187,7 @@ def test_the_percentages_of_a_card_add_up_to_100_as_they_are_written(util, busy,
 def test_old_samples_vanish_instead_of_freezing():
     clock = Clock()
     out = Exporter("node-1", stale_after_s=30, clock=clock)
-    assert out.problem() == "nothing has been measured yet"
+    assert out.problem() == "there is no sample yet"
     assert out.render() == b""
     on = machine(card(0))
     out.set_machine(on)
@@ -250,7 +250,7 @@ async def test_metrics_and_health_over_http():
     async with http.serving(app, http.Address("127.0.0.1", 0)) as port, httpx2.AsyncClient() as client:
         base = f"http://127.0.0.1:{port}"
         starting = await client.get(f"{base}/health")
-        assert (starting.status_code, starting.text) == (503, "nothing has been measured yet\n")
+        assert (starting.status_code, starting.text) == (503, "there is no sample yet\n")
         assert (await client.get(f"{base}/healthz")).status_code == 200
         on = machine(card(0))
         out.set_machine(on)

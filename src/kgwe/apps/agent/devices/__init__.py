@@ -1,4 +1,4 @@
-"""The device plugin: which devices the kubelet gets, and what pods hold.
+"""The device plugin: the devices that the kubelet gets, and those that pods hold.
 
 Part of the agent; imported only by it.
 """

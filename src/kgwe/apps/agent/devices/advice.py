@@ -1,4 +1,4 @@
-"""The life of an advice: from what the kubelet was advised to what it lists.
+"""The life of an advice: from the devices advised to the kubelet to those it lists.
 
     GetPreferredAllocation   ──► advised   the devices are reserved for the pod
     Allocate of these        ──► granted   they stay reserved until the kubelet lists them
@@ -44,7 +44,7 @@ class AdviceBook:
     # --- transitions ------------------------------------------------------------------------------------
 
     def advise(self, resource: str, *, pod: str, uid: str, devices: Collection[str], planned: frozenset[str]) -> None:
-        """→ advised. A newer advice for the same pod replaces the older one."""
+        """Record an advice (→ advised). A newer advice for the same pod replaces the older one."""
         kept = [each for each in self.list_advised(resource) if not pod or each.pod != pod]
         kept.append(Advice(pod, uid, frozenset(devices), planned, self._clock() + _RESERVED_S))
         self._advised[resource] = kept
@@ -52,7 +52,8 @@ class AdviceBook:
             self._tries[resource, pod] += 1
 
     def grant(self, resource: str, devices: frozenset[str]) -> Advice | None:
-        """advised → granted. Return the advice that an allocation of these devices follows, if any."""
+        """Record a grant (advised → granted). Return the advice that an allocation of these devices follows, if
+        any."""
         advised = self._advised[resource]
         followed = next((each for each in advised if each.devices == devices), None)
         if followed is None:
@@ -68,24 +69,24 @@ class AdviceBook:
         return followed
 
     def forget_pods(self, present: Collection[str]) -> None:
-        """Forget what was granted to pods that are not on the node any more."""
+        """Forget the grants of pods that are no longer on the node."""
         for key in [key for key in self._granted_devices if key[1] not in present]:
             del self._granted_devices[key]
 
     def forget_tries(self, resource: str, waiting: Collection[str]) -> None:
-        """Forget how often pods were advised that do not lack devices any more."""
+        """Forget the advice counts of pods that no longer lack devices."""
         for key in [key for key in self._tries if key[0] == resource and key[1] not in waiting]:
             del self._tries[key]
 
     # --- queries ----------------------------------------------------------------------------------------
 
     def list_advised(self, resource: str) -> list[Advice]:
-        """Advices that no allocation has followed yet."""
+        """Return the advices without an allocation so far."""
         now = self._clock()
         return [each for each in self._advised[resource] if each.until_s > now]
 
     def list_unlisted_grants(self, resource: str, pod: str, uid: str, listed: frozenset[str]) -> list[Advice]:
-        """Grants to this pod that the kubelet does not list yet."""
+        """Return the grants to this pod that the kubelet does not list yet."""
         now = self._clock()
         return [
             each
@@ -94,13 +95,13 @@ class AdviceBook:
         ]
 
     def count_tries(self, resource: str, pod: str) -> int:
-        """How often the pod was advised without an allocation."""
+        """Return how often the pod was advised without an allocation."""
         return self._tries[resource, pod]
 
     def granted_devices(self, resource: str, pod: str) -> frozenset[str]:
-        """Everything granted to the pod; an estimate for where the kubelet does not list devices."""
+        """Return all devices granted to the pod; an estimate for kubelets that do not list devices."""
         return self._granted_devices.get((resource, pod), frozenset())
 
     def overlaps_advice(self, resource: str, devices: frozenset[str]) -> bool:
-        """Whether any of these devices was advised to some pod."""
+        """Return whether any of these devices was advised to a pod."""
         return any(each.devices & devices for each in self._advised[resource])

@@ -1,11 +1,12 @@
-"""Answers the kubelet's device plugin calls with the devices that pods were planned.
+"""Answers the kubelet's device plugin calls with the devices of the pods' plans.
 
-    GetPreferredAllocation   find the pods that may be asking (`pending_pods`), advise the devices of the plan of the
-                             one that is, and reserve them for it (`advice`)
-    Allocate                 refuse devices that are unknown, unhealthy or held by another pod, and more than one share
-                             of a GPU; otherwise grant them and return how the container gets access
+GetPreferredAllocation: find the pods that the call may be for (`pending_pods`), advise the devices of the most likely
+pod's plan, and reserve them (`advice`).
 
-Nothing is kept over a restart: the kubelet lists which pod holds what.
+Allocate: refuse devices that are unknown, unhealthy or held by another pod, and more than one share of a GPU.
+Otherwise grant them and return how the container gets access.
+
+No state survives a restart: the kubelet lists which pod holds which devices.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# The kubelet waits for us, and other pods for the kubelet.
+# The kubelet waits for the reply, and other pods wait for the kubelet.
 _LIST_S: Final = 1.0
 _CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
@@ -48,7 +49,7 @@ class AccessMethod(enum.StrEnum):
     ENV = "env"
     """NVIDIA_VISIBLE_DEVICES, for the NVIDIA container runtime."""
     CDI = "cdi"
-    """Names of the Container Device Interface, for any runtime that has their descriptions."""
+    """Names of the Container Device Interface, for runtimes that have the CDI descriptions."""
     NODES = "nodes"
     """Device nodes of whole GPUs; the image brings its own libraries."""
 
@@ -57,11 +58,11 @@ class Outcome(enum.StrEnum):
     """The outcome of an allocation, for metrics."""
 
     PLANNED = "planned"
-    """The pod got what its plan names."""
+    """The pod got the devices of its plan."""
     OTHER = "other"
-    """It had a plan and got something else."""
+    """The pod had a plan and got other devices."""
     UNPLANNED = "unplanned"
-    """It had no plan, or the pod is not known."""
+    """The pod had no plan, or is unknown."""
     REFUSED = "refused"
 
 
@@ -74,7 +75,7 @@ class ContainerAccess:
 
 
 class DeviceAllocator:
-    """Answers the kubelet for all resources of the node."""
+    """Answers device plugin calls for all resources of the node."""
 
     def __init__(
         self,
@@ -85,8 +86,9 @@ class DeviceAllocator:
         clock: Callable[[], float] = time.monotonic,
         on_outcome: Callable[[str, Outcome], None] = lambda _resource, _outcome: None,
     ) -> None:
-        """`pod_resources`: None where the kubelet does not tell what pods hold. `on_outcome`: called with the resource
-        and the outcome of every allocation."""
+        """`pod_resources` is None if the kubelet does not list the devices of pods. `on_outcome` gets each
+        allocation.
+        """
         self._pods = pods
         self._pod_resources = pod_resources
         self._access = access
@@ -94,7 +96,7 @@ class DeviceAllocator:
         self._book = AdviceBook(clock)
         self._offers: dict[str, dict[str, OfferedDevice]] = {}
         self._stocks: dict[str, Stock] = {}
-        self._in_allocation: set[str] = set()  # devices of Allocate calls under way
+        self._in_allocation: set[str] = set()  # devices of running Allocate calls
 
     def set_devices(self, offers: Mapping[str, Sequence[OfferedDevice]], wiring: Wiring | None) -> None:
         """Set the devices of the node, by resource."""
@@ -114,7 +116,7 @@ class DeviceAllocator:
     async def prefer(
         self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
-        """Advise `size` of the available devices, and reserve them for the pod that most likely asks."""
+        """Advise `size` of the available devices, and reserve them for the most likely pod."""
         listed = await self._list_held()
         offers = self._offers.get(resource, {})
         pods = await find_pending_pods(resource, offers, listed, self._pods, self._book)
@@ -123,7 +125,7 @@ class DeviceAllocator:
         stock = self._stocks.get(resource, Stock())
         who = whole.find_requester(pods.asking, must_include, size)
         promised = self._find_promised(resource, who, pods.known)
-        # Also devices of the pod's own plan: they could not be granted.
+        # This includes devices of the pod's own plan: they could not be granted.
         taken = self._find_taken_otherwise(resource, listed)
         free = [each for each in available if each not in taken]
         if stock.is_shared:
@@ -141,11 +143,12 @@ class DeviceAllocator:
     def _find_promised(
         self, resource: str, who: Ask | None, pods: Iterable[Ask]
     ) -> collections.defaultdict[str, frozenset[str]]:
-        """Return the devices reserved for other pods than `who`, by pod; under an empty name those of unknown pods."""
+        """Return the devices reserved for pods other than `who`, by pod; the empty name holds those of unknown
+        pods."""
         found: collections.defaultdict[str, frozenset[str]] = collections.defaultdict(frozenset)
         asks = {ask.pod: ask for ask in pods}
         for each in self._book.list_advised(resource):
-            # A pod that was advised is about to allocate, unless it has got other devices or is gone.
+            # An advised pod is about to allocate, unless it has other devices already or is gone.
             lacks = not each.pod or (each.pod in asks and asks[each.pod].sizes)
             if lacks and (who is None or each.pod != who.pod):
                 found[each.pod] |= each.devices
@@ -157,7 +160,7 @@ class DeviceAllocator:
     def _find_taken_otherwise(self, resource: str, listed: Sequence[PodDevices] | None) -> frozenset[str]:
         """Return shares of GPUs that a pod holds whole, and whole GPUs of which a pod holds a share.
 
-        They stem from before the setting was changed, or from another plugin. The kubelet counts them as free.
+        They date from before a change of the setting, or from another plugin. The kubelet counts them as free.
         """
         is_shared = self._stocks.get(resource, Stock()).is_shared
         held = (ids for pod in listed or () for container in pod.containers for _, ids in container.devices)
@@ -165,7 +168,7 @@ class DeviceAllocator:
         return frozenset(each.id for each in self._offers.get(resource, {}).values() if each.uuid in taken)
 
     async def _list_held(self) -> tuple[PodDevices, ...] | None:
-        """Return what pods hold; None where the kubelet does not tell."""
+        """Return the devices that pods hold; None if the kubelet does not list them."""
         if self._pod_resources is None:
             return None
         try:
@@ -197,17 +200,17 @@ class DeviceAllocator:
         offers = self._offers.get(resource, {})
         if len(wanted) > 1 and self._stocks.get(resource, Stock()).is_shared:
             raise errors.Permanent(
-                f"{len(wanted)} of {resource} for one container: request 1; two shares give no more time than one"
+                f"{len(wanted)} of {resource} for one container: request 1; more shares give no more GPU time"
             )
         if unknown := wanted - offers.keys():
-            raise errors.NotFound(f"{_listed(unknown)}: not on this node")
+            raise errors.NotFound(f"{_listed(unknown)}: unknown on this node")
         if sick := [each for each in wanted if not offers[each].is_healthy]:
             raise errors.Conflict(f"{_listed(sick)}: out of service")
         if busy := wanted & self._in_allocation:
-            raise errors.Conflict(f"{_listed(busy)}: just being given to another container")
+            raise errors.Conflict(f"{_listed(busy)}: being allocated to another container")
 
     def _record_grant(self, resource: str, wanted: frozenset[str]) -> None:
-        """Note the grant. Advice that was followed names the pod; otherwise it is not known."""
+        """Record the grant. If it follows an advice, the pod is known; otherwise it is unknown."""
         overlaps = self._book.overlaps_advice(resource, wanted)
         followed = self._book.grant(resource, wanted)
         outcome = Outcome.UNPLANNED
@@ -215,7 +218,7 @@ class DeviceAllocator:
             if followed.planned:
                 outcome = Outcome.PLANNED if wanted <= followed.planned else Outcome.OTHER
         elif overlaps:
-            outcome = Outcome.OTHER  # the kubelet had its own reasons (NUMA, an init container)
+            outcome = Outcome.OTHER  # the kubelet decided otherwise (NUMA, an init container)
         self._book.forget_pods({pod.metadata.key for pod in self._pods.pods()})
         pod = followed.pod if followed else ""
         log.info("devices_allocated", resource=resource, devices=sorted(wanted), pod=pod, as_=outcome)

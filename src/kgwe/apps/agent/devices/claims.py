@@ -1,4 +1,4 @@
-"""Devices that pods may hold, where the kubelet does not list them: all of a kind that a pod of this node requests."""
+"""Devices that pods may hold, for kubelets that do not list them: all devices of a requested kind."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _ENDED: Final = ("Succeeded", "Failed")
 
 
 def find_claimed_devices(machine: Machine, pods: Iterable[core.Pod]) -> frozenset[str]:
-    """Return the UUIDs of GPUs and slices that pods may hold. Which pod holds which is not known, so all of a kind."""
+    """Return the UUIDs of GPUs and slices that pods may hold: all of a requested kind, because the pod of each is
+    unknown.
+    """
     alive = [pod for pod in pods if pod.status.phase not in _ENDED]
     if any(pod.spec.resourceClaims for pod in alive):
-        # A ResourceClaim may be for any of them.
+        # A ResourceClaim may be for any GPU or slice.
         return frozenset(
             uuid for card in machine.devices for uuid in (card.uuid, *(i.uuid for i in card.mig.instances))
         )

@@ -1,6 +1,6 @@
-"""The device plugins of this node: one for each resource, registered with whatever kubelet runs.
+"""The device plugins of this node: one per resource, registered with the kubelet.
 
-They are checked every second: a kubelet that was restarted has removed their sockets and knows nothing of them.
+They are checked every second, because a restarted kubelet removes their sockets and forgets them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: where the kubelet looks for plugins, below its folder
+# : directory of plugin sockets, below the kubelet's root directory
 FOLDER: Final = "device-plugins"
 _LOOK_S: Final = 1.0
 
 
 class DevicePlugins:
-    """All resources of one node."""
+    """The device plugins of all resources of the node."""
 
     def __init__(self, folder: Path, allocator: Allocator, *, look_s: float = _LOOK_S) -> None:
         self._folder = folder
@@ -37,7 +37,7 @@ class DevicePlugins:
         self._look_s = look_s
         self._wake = asyncio.Event()
         self._plugins: dict[str, DevicePlugin] = {}
-        #: resource -> why it is not registered
+        # : resource -> why it is not registered
         self.problems: dict[str, str] = {}
 
     @property
@@ -45,8 +45,10 @@ class DevicePlugins:
         return tuple(self._plugins)
 
     def advertise(self, offers: Mapping[str, Sequence[OfferedDevice]]) -> None:
-        """These are the devices from now on. A resource that has none any more is offered empty: the kubelet would
-        otherwise count the last it heard of for another five minutes."""
+        """Set the advertised devices. A resource without devices is advertised empty.
+
+        Otherwise the kubelet would keep counting the last devices for five minutes.
+        """
         for resource in offers:
             if resource not in self._plugins:
                 self._plugins[resource] = DevicePlugin(self._folder, socket_name(resource), resource, self._allocator)
@@ -57,7 +59,7 @@ class DevicePlugins:
             )
 
     async def run(self) -> None:
-        """Keep them registered until cancelled."""
+        """Keep the plugins registered until cancelled."""
         try:
             while True:
                 self._wake.clear()
@@ -83,5 +85,5 @@ class DevicePlugins:
 
 
 def socket_name(resource: str) -> str:
-    """The name of a resource's socket."""
+    """Return the name of a resource's socket."""
     return f"kgwe-{resource.replace('/', '-')}.sock"

@@ -1,8 +1,8 @@
-"""Devices that pods of this node hold, as the kubelet lists them, compared with their plans.
+"""The devices that pods of this node hold, as the kubelet lists them, compared with their plans.
 
-It is read every few seconds, and soon after anything that may have changed it. What the scheduler could not know (a pod
-without a plan, or one that got other devices) is published at once; that a plan came true can wait for the next report:
-every pod would otherwise cost a write to the API server when it comes and one when it goes.
+They are read every few seconds, and soon after an event that may change them. Differences that the scheduler cannot
+know (a pod without a plan, or with other devices) are published at once. A confirmed plan waits for the next report;
+otherwise each pod would cost two more writes to the API server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _READ_S: Final = 10.0
-# A kubelet notes what it gave a moment after it was allowed to.
+# The kubelet lists devices a moment after their allocation.
 _SOON_S: Final = 0.3
 _TOLD: Final = 5
 _MOST: Final = 512
@@ -51,8 +51,9 @@ class PodHoldings:
         on_news: Callable[[], None] = lambda: None,
         on_difference: Callable[[core.Pod, Difference], None] = lambda _pod, _difference: None,
     ) -> None:
-        """`on_news`: called when something changed that the scheduler cannot know. `on_difference`: called once for
-        each pod that holds other devices than planned."""
+        """`on_news` is called for a change that the scheduler cannot know, `on_difference` once per pod with other
+        devices than planned.
+        """
         self._truth = truth
         self._pods = pods
         self._prefixes = prefixes
@@ -61,12 +62,12 @@ class PodHoldings:
         self._soon = asyncio.Event()
         self._is_read = False
         self._surprises: tuple[gpunode.HeldDevices, ...] = ()
-        #: UUIDs of devices that ResourceClaims name otherwise
+        # : UUIDs of devices that ResourceClaims name differently
         self.claimed: Callable[[], Mapping[str, str]] = dict
-        #: pods that hold something, as published
+        # : pods that hold devices, as published
         self.held: tuple[gpunode.HeldDevices, ...] = ()
         self.differences: tuple[Difference, ...] = ()
-        #: why the kubelet's list cannot be read; empty when it can
+        # : why the kubelet's list cannot be read; empty if it can
         self.problem = "not read yet"
         self._on_news = on_news
         self._on_difference = on_difference
@@ -79,7 +80,7 @@ class PodHoldings:
             self._soon.set()
 
     def request_refresh(self) -> None:
-        """Read soon: something may have changed."""
+        """Read soon: the devices may have changed."""
         self._soon.set()
 
     async def run(self) -> None:
@@ -93,7 +94,7 @@ class PodHoldings:
             self._soon.clear()
 
     async def refresh(self) -> None:
-        """Read once. What was known stays known while the kubelet does not answer."""
+        """Read once. Known devices stay known while the kubelet does not respond."""
         try:
             listed = await self._truth.list()
         except errors.KgweError as exc:
@@ -133,19 +134,19 @@ class PodHoldings:
     # --- as reported ------------------------------------------------------------------------------------
 
     def amend_status(self, status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
-        """Return the status with the devices that pods hold; until they were read, those of before a restart."""
+        """Return the status with the devices that pods hold; before the first read, those published earlier."""
         return msgspec.structs.replace(status, held=self.held if self._is_read else status.held)
 
     def condition(self) -> Condition:
         if self.problem:
-            # Without the error itself, which may read differently each time: every change would be written.
+            # Without the error itself: its text may differ each time, and each change would be written.
             message = "the devices of pods cannot be read from the kubelet; see the agent's log"
             return Condition(CONDITION, "Unknown", "PodResourcesNotRead", message)
         if not self.differences:
-            return Condition(CONDITION, "True", "AsPlanned", "every pod with a plan holds what was planned")
+            return Condition(CONDITION, "True", "AsPlanned", "all pods with a plan hold the planned devices")
         told = [f"{each.pod} {each.message}" for each in self.differences[:_TOLD]]
         more = len(self.differences) - len(told)
-        message = "; ".join(told) + (f"; and {more} more" if more else "")
+        message = "; ".join(told) + (f"; {more} more" if more else "")
         return Condition(CONDITION, "False", self.differences[0].reason, message[:1024])
 
 

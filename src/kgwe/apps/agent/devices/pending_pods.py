@@ -1,8 +1,8 @@
-"""Finds the pods for which the kubelet may be asking, and what each of them lacks.
+"""Finds the pods that a device plugin call may be for, and the devices each of them lacks.
 
-The kubelet does not name the pod. It admits one pod after another, and lists on its pod-resources socket which pods it
-knows and which devices each has: the pod it asks for is listed there and lacks devices. Without that socket, the pods
-that the API server shows on this node and that have not started are taken instead.
+The kubelet does not name the pod. It admits one pod after another, and lists pods with their devices on its
+pod-resources socket: the pod of the call is listed there and lacks devices. Without that socket, the candidates are
+pods that the API server shows on this node and that have not started.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.model.devices.advertised import OfferedDevice
 
-# The kubelet waits for us, and other pods for the kubelet.
+# The kubelet waits for the reply, and other pods wait for the kubelet.
 _LOOK_UP_S: Final = 1.0
 _PENDING: Final = ("", "Pending")
 
 
 class PendingPods(NamedTuple):
-    #: pods that the kubelet knows; those that lack devices may be asking
+    # : pods that the kubelet knows; those that lack devices may be the pod of the call
     known: list[Ask]
-    #: pods bound to this node that the kubelet has not seen yet
+    # : pods bound to this node that the kubelet does not list yet
     to_come: list[Ask]
 
     @property
@@ -46,13 +46,14 @@ async def find_pending_pods(
     pods: PodSource,
     book: AdviceBook,
 ) -> PendingPods:
-    """Return the pods that may want devices of this resource. `listed`: None where the kubelet does not tell."""
+    """Return the pods that may want devices of this resource. `listed` is None if the kubelet does not list
+    devices."""
     here = {pod.metadata.key: pod for pod in pods.pods() if not node_pods.is_over(pod)}
     reader = _Reader(resource, offers, book)
     if listed is None:
         return PendingPods([reader.read(pod, None) for pod in here.values() if pod.status.phase in _PENDING], [])
     known = {each.key: here.pop(each.key, None) for each in listed}
-    # Not seen on the watch yet, or the watch still shows an older pod of the same name.
+    # Not yet seen by the watch, or the watch still shows an older pod with the same name.
     doubtful = [each for each in listed if (pod := known[each.key]) is None or pod.metadata.deletionTimestamp]
     known |= await _look_up(pods, doubtful)
     asks = [
@@ -64,7 +65,7 @@ async def find_pending_pods(
 
 
 async def _look_up(pods: PodSource, wanted: Sequence[PodDevices]) -> dict[str, core.Pod | None]:
-    """Return the pods that the API server names in time; None for the others."""
+    """Return the pods that the API server returns in time; None for the others."""
     asked = {each.key: asyncio.ensure_future(pods.find(each.namespace, each.name)) for each in wanted}
     if asked:
         _, late = await asyncio.wait(asked.values(), timeout=_LOOK_UP_S)
@@ -74,7 +75,7 @@ async def _look_up(pods: PodSource, wanted: Sequence[PodDevices]) -> dict[str, c
 
 
 class _Reader:
-    """Reads what a pod asks for, has, and was planned."""
+    """Reads the devices that a pod requests, holds and was planned."""
 
     def __init__(self, resource: str, offers: Mapping[str, OfferedDevice], book: AdviceBook) -> None:
         self._resource = resource
@@ -82,7 +83,7 @@ class _Reader:
         self._book = book
 
     def read(self, pod: core.Pod, listed: PodDevices | None) -> Ask:
-        """`listed`: the pod as the kubelet lists it; None: the kubelet does not tell."""
+        """`listed` is the pod as the kubelet lists it; None if the kubelet does not list devices."""
         key, resource = pod.metadata.key, self._resource
         has = frozenset(listed.ids(resource)) if listed is not None else self._book.granted_devices(resource, key)
         return Ask(
@@ -113,10 +114,10 @@ class _Reader:
         return sizes
 
     def _planned_devices(self, pod: core.Pod) -> frozenset[str]:
-        """Return the devices of this resource that the pod's plan names.
+        """Return the devices of this resource in the pod's plan.
 
-        The agent has no key to verify the plan's signature. A plan that names more GPUs or slices than the pod asks for
-        was not written by KGWE and is ignored.
+        The agent has no key to verify the plan's signature. A plan with more GPUs or slices than the pod requests was
+        not written by KGWE and is ignored.
         """
         plan = assignment.parse_planned(pod.metadata.annotations)
         if not plan:

@@ -1,4 +1,4 @@
-"""Adds the kubelet's side to the agent: the devices that pods hold, and the device plugins."""
+"""Adds the kubelet features to the agent: the devices that pods hold, and the device plugins."""
 
 from __future__ import annotations
 
@@ -31,13 +31,11 @@ if TYPE_CHECKING:
     from kgwe.model.devices.holdings import Difference
 
 _HELD: Final = make_gauge(
-    "kgwe_pods_holding_devices", "Pods that hold GPUs or slices of the node, as its kubelet says."
+    "kgwe_pods_holding_devices", "Pods that hold GPUs or slices of the node, from the kubelet's list."
 )
-_OFF_PLAN: Final = make_gauge(
-    "kgwe_pods_off_plan", "Pods that hold other devices than were planned for them, by reason."
-)
+_OFF_PLAN: Final = make_gauge("kgwe_pods_off_plan", "Pods that hold other devices than planned, by reason.")
 _ALLOCATIONS: Final = make_counter(
-    "kgwe_device_allocations_total", "Containers that KGWE's device plugin was asked to give devices to, by outcome."
+    "kgwe_device_allocations_total", "Allocate calls to KGWE's device plugin, by outcome."
 )
 
 
@@ -94,7 +92,7 @@ class KubeletDevices:
     # --- device plugins ---------------------------------------------------------------------------------
 
     def _add_plugins(self, folder: Path) -> None:
-        # Imported here: it brings NumPy, a fifth of the agent.
+        # Imported here, because it loads NumPy, a fifth of the agent.
         from kgwe.apps.agent.devices.allocator import AccessMethod, ContainerAccess, DeviceAllocator  # noqa: PLC0415
 
         settings = self._services.settings
@@ -106,14 +104,14 @@ class KubeletDevices:
             on_outcome=self._on_outcome,
         )
         self.plugins = DevicePlugins(folder, self._allocator)
-        # Last of all features that change the report: what is reported healthy is advertised.
+        # Last of all features that change the report: GPUs reported as healthy are advertised.
         self._services.hooks.amend_status.append(self._advertise)
         self._services.tasks.add("device plugin", self.plugins.run)
 
     def _advertise(self, status: GPUNodeStatus) -> GPUNodeStatus:
-        """Advertise the devices that the report says are healthy.
+        """Advertise the devices of healthy GPUs.
 
-        While the driver is away the last advertised devices stay: running pods go on.
+        While the driver is unavailable the advertised devices stay, because running pods continue.
         """
         services = self._services
         machine = services.reporter.machine
@@ -133,7 +131,7 @@ class KubeletDevices:
     # --- metrics ----------------------------------------------------------------------------------------
 
     def render(self) -> bytes:
-        """Return the lines of /metrics about pods and allocations."""
+        """Return the /metrics lines about pods and allocations."""
         node = ("node", self._services.node)
         lines: list[str] = []
         if self.holdings is not None and not self.holdings.problem:
@@ -150,12 +148,12 @@ class KubeletDevices:
 
 
 def find_unhealthy(gpus: Iterable[GPUDevice]) -> frozenset[str]:
-    """Return the UUIDs of GPUs that no pod may be given."""
+    """Return the UUIDs of GPUs that must not be allocated."""
     return frozenset(each.uuid for each in gpus if each.health.state == HealthState.UNHEALTHY)
 
 
 def open_kubelet(settings: Settings, client: KubeClient) -> KubeletAccess:
-    """Return the sources of what the node's pods are and hold; nothing is read yet."""
+    """Return the sources for the node's pods and their devices; reads nothing yet."""
     return KubeletAccess(NodePods(client, settings.node), PodResources(_kubelet_folder(settings) / SOCKET))
 
 

@@ -1,13 +1,10 @@
-"""The health of this node's GPUs: what the driver reports, as `kgwe.model.health` judges it.
+"""The health of this node's GPUs, derived from driver reports by the rules of `kgwe.model.health`.
 
-    health = HealthMonitor(on_change=…)
-    health.restore(status)                  the status that was published before
-    health.on_events(events)                changes call `on_change` at once
-    health.on_readings(readings), on_machine(machine), on_reset(uuid)
-    status = health.amend_status(status)    with reliability and incidents
+`restore` continues from the published status. `on_events`, `on_readings`, `on_machine` and `on_reset` take
+observations; changes call `on_change` at once. `amend_status` adds reliability and incidents to a status.
 
-An event without a GPU is charged to the node. If it would make a GPU unhealthy, it makes all of them unhealthy, as
-NVIDIA's device plugin does: any of them may be the one.
+An event without a GPU counts for the node. If it would make a GPU unhealthy, all GPUs become unhealthy, as with
+NVIDIA's device plugin: any of them may be the cause.
 """
 
 from __future__ import annotations
@@ -34,12 +31,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# A GPU that the driver has not listed for so long is forgotten.
+# Seconds after which a GPU that the driver no longer lists is forgotten.
 _FORGOTTEN_S: Final = 86_400.0
 
 
 class Change(NamedTuple):
-    """A GPU's state, or the reason for it, changed."""
+    """A change of a GPU's state or of its reason."""
 
     uuid: str
     before: Verdict
@@ -47,7 +44,7 @@ class Change(NamedTuple):
 
 
 class HealthMonitor:
-    """Keeps a health record for every GPU."""
+    """Keeps a health record for each GPU."""
 
     def __init__(
         self,
@@ -57,7 +54,9 @@ class HealthMonitor:
         wall: Callable[[], float] = time.time,
         boot_id: str = "",
     ) -> None:
-        """`boot_id`: of the machine; another than what was written down means that every card was reset since."""
+        """`boot_id` identifies the boot of the machine. A boot id that differs from the stored one means that all
+        GPUs were reset.
+        """
         self._listeners = [on_change]
         self._policy = policy
         self._wall = wall
@@ -66,17 +65,17 @@ class HealthMonitor:
         self._listed_s: dict[str, float] = {}
         self._own = reliability.CLEAN
         self._own_incidents: tuple[Incident, ...] = ()
-        self._told: dict[str, float] = {}  # UUID, or empty for the node -> score last published
+        self._told: dict[str, float] = {}  # UUID, or empty for the node -> last published score
         self._is_restored = False
 
     def listen(self, on_change: Callable[[Sequence[Change]], None]) -> None:
-        """Call it as well, with every change."""
+        """Add a listener for changes."""
         self._listeners.append(on_change)
 
     # --- observations -----------------------------------------------------------------------------------
 
     def restore(self, status: gpunode.GPUNodeStatus) -> None:
-        """Continue from the published status, once; events seen since the start are kept."""
+        """Continue from the published status, once; events since the start are kept."""
         if self._is_restored:
             return
         self._is_restored = True
@@ -144,12 +143,12 @@ class HealthMonitor:
         self._own_incidents = (*self._own_incidents, new)[-self._policy.incidents_most :]
 
     def on_reset(self, uuid: str) -> None:
-        """The GPU was reset."""
+        """Record the reset of a GPU."""
         now_s = self._wall()
         self._apply_transitions({uuid: lambda watch: watching.on_reset(watch, now_s, self._policy)})
 
     def tick(self) -> None:
-        """Apply the passing of time: GPUs that have not been read for long become unknown."""
+        """Apply the passage of time: GPUs without readings for long become unknown."""
         now_s = self._wall()
         self._apply_transitions(
             {uuid: lambda watch: watching.on_silence(watch, now_s, self._policy) for uuid in self.watches}

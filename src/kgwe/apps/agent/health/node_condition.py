@@ -1,13 +1,13 @@
-"""Health where operators and other controllers look for it: a condition of the Node, Events, and a taint if asked for.
+"""Publishes GPU health on the Node: a condition, Events, and optionally a taint.
 
-    GPUHealthy   True      every card may be given work
-                 False     some are out of service; the message names them
-                 Unknown   nothing is known of any card
+    GPUHealthy   True      all GPUs are in service
+                 False     some GPUs are out of service; the message names them
+                 Unknown   the health of all GPUs is unknown
 
-An operator who knows that a card was reset, where the card itself cannot show it, says so on the GPUNode with the
-annotation `kgwe.nvidia.io/gpu-reset`: UUIDs, or `all`. It is taken away when it was heard.
+An operator reports a GPU reset that the driver cannot show with the annotation `kgwe.nvidia.io/gpu-reset` on the
+GPUNode: UUIDs, or `all`. The agent removes the annotation when it has applied it.
 
-Only changes are written. The taint keeps new pods off the whole node, so it is for operators who want that.
+Only changes are written. The taint keeps new pods off the whole node and is off by default.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _ALL: Final = "all"
 CONTROLLER: Final = "kgwe-agent"
 _RETRY_S: Final = 1.0
 _LONGEST_RETRY_S: Final = 60.0
-# Changes that come together are written together.
+# Changes within this time are written together.
 _SPACING_S: Final = 0.5
 _NAMED: Final = 4
 _MESSAGE_CHARS: Final = 1024
-# With all that a taint may say: what is written back is written whole.
+# All fields of a taint, because taints are written back completely.
 _WHOLE_NODE: Final = Resource("", "v1", "nodes", "Node", namespaced=False, type=dict[str, Any])
 
 
 class DesiredCondition(NamedTuple):
-    """What the Node should say."""
+    """The desired condition of the Node."""
 
     status: str
     reason: str
@@ -61,7 +61,7 @@ class DesiredCondition(NamedTuple):
 
 
 def decide_condition(health: HealthMonitor) -> DesiredCondition:
-    """What follows for the node from the state of its cards."""
+    """Return the condition that follows from the state of the GPUs."""
     found = {uuid: verdict(watch) for uuid, watch in health.watches.items()}
     out = {uuid: each for uuid, each in found.items() if not is_in_service(each.state)}
     if out:
@@ -70,15 +70,15 @@ def decide_condition(health: HealthMonitor) -> DesiredCondition:
         message = f"{len(out)} of {len(found)} GPUs out of service: {', '.join(listed)}{more}"
         return DesiredCondition("False", "GPUUnhealthy", message[:_MESSAGE_CHARS])
     if found and all(each.state is HealthState.UNKNOWN for each in found.values()):
-        return DesiredCondition("Unknown", "GPUUnknown", "nothing is known of the GPUs")
+        return DesiredCondition("Unknown", "GPUUnknown", "the state of the GPUs is unknown")
     degraded = sum(each.state is HealthState.DEGRADED for each in found.values())
     if degraded:
-        return DesiredCondition("True", "GPUDegraded", f"{degraded} of {len(found)} GPUs are degraded, and in service")
-    return DesiredCondition("True", "GPUsHealthy", f"{len(found)} GPUs may be given work")
+        return DesiredCondition("True", "GPUDegraded", f"{degraded} of {len(found)} GPUs degraded but in service")
+    return DesiredCondition("True", "GPUsHealthy", f"all {len(found)} GPUs in service")
 
 
 class NodeHealthWriter:
-    """Keeps the Node's condition, and its taint if asked for, true; and records Events about it."""
+    """Keeps the Node's condition and its optional taint up to date, and records Events."""
 
     def __init__(self, client: KubeClient, node: str, health: HealthMonitor, *, taint: bool = False) -> None:
         self._client = client
@@ -100,11 +100,11 @@ class NodeHealthWriter:
         self._wake.set()
 
     def on_gpunode(self, obj: gpunode.GPUNode) -> None:
-        """What the watch shows of the node's GPUNode."""
+        """Handle a change of the node's GPUNode."""
         asked = obj.metadata.annotations.get(RESET_ANNOTATION, "")
         if asked and asked != self._heard:
             named = list(self._health.watches) if asked == _ALL else asked.replace(",", " ").split()
-            log.info("reset_told", node=self._node, gpus=named)
+            log.info("reset_reported", node=self._node, gpus=named)
             for uuid in named:
                 if uuid in self._health.watches:
                     self._health.on_reset(uuid)
@@ -118,7 +118,7 @@ class NodeHealthWriter:
         what = f"GPU {change.uuid} is {now.state}" + (f": {now.reason}, {now.message}" if now.reason else "")
         is_worse = now.state in (HealthState.UNHEALTHY, HealthState.DEGRADED)
         if before.state is HealthState.UNKNOWN and not is_worse:
-            return  # it has been read for the first time, or the driver is back
+            return  # it was read for the first time, or the driver is back
         reason = f"GPU{now.state}" if now.state is not HealthState.HEALTHY else "GPURecovered"
         self._unsaid.append(("Warning" if is_worse else "Normal", reason, what))
         del self._unsaid[:-100]
@@ -149,7 +149,7 @@ class NodeHealthWriter:
 
     async def _write(self) -> None:
         if not self._health.watches:
-            return  # nothing has been seen yet
+            return  # no GPU was read yet
         if self._about is None:
             await self._read_node()
         while self._unsaid and self._about is not None:
@@ -169,7 +169,7 @@ class NodeHealthWriter:
             self._is_tainted = is_tainted
 
     async def _read_node(self) -> None:
-        """What the agent before left there."""
+        """Read the condition and taint that an earlier agent wrote."""
         node = await self._client.get(resources.NODE, self._node)
         self._about = node.metadata
         known = next((each for each in node.status.conditions if each.type == CONDITION), None)
@@ -182,7 +182,7 @@ class NodeHealthWriter:
         return {"metadata": {"name": self._node}, "status": {"conditions": [condition]}}
 
     async def _set_taint(self, *, is_on: bool) -> None:
-        """Add or take away this one taint, and touch no other."""
+        """Add or remove this one taint; other taints stay."""
 
         async def attempt() -> None:
             node = await self._client.get(_WHOLE_NODE, self._node)

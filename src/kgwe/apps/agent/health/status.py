@@ -1,7 +1,7 @@
-"""Health as the GPUNode tells it, and back: what an agent wrote is all that the next one needs.
+"""Encodes health into the GPUNode's status and restores it after a restart of the agent.
 
-Times of the API have seconds, counts of incidents are powers of two and scores change in steps, so that nothing is
-written again for a difference that changes no decision.
+API times have seconds, incident counts are powers of two and scores change in steps. So nothing is written for a
+difference that changes no decision.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def encode_health(watch: Watch) -> gpunode.GPUHealth:
 
 
 def encode_reliability(watch: Watch, told: float) -> gpunode.Reliability | None:
-    """The past of a card, `told` being the score that was published last; None when there is nothing to tell."""
+    """Return the reliability of a GPU; `told` is the last published score. None if there is nothing to report."""
     own = _demerits(watch.record, watch)
     links = tuple(
         gpunode.LinkReliability(index, demerits, _time(link.record, watch))
@@ -66,7 +66,7 @@ def encode_reliability(watch: Watch, told: float) -> gpunode.Reliability | None:
 def encode_node_reliability(
     watches: Iterable[Watch], own: Record, now_s: float, told: float
 ) -> gpunode.Reliability | None:
-    """The score of a node with all its cards."""
+    """Return the score of a node with all its GPUs."""
     cards = sum(record.demerits_at(watch.clock_s) for watch in watches for record in watch.records())
     mine = own.demerits_at(now_s)
     if not cards and not mine:
@@ -77,7 +77,7 @@ def encode_node_reliability(
 
 
 def encode_incidents(found: Mapping[str, Sequence[Incident]]) -> tuple[gpunode.HealthIncident, ...]:
-    """UUID (or empty) -> its incidents, as one list, the latest last."""
+    """Return one list of all incidents from UUID (or empty) -> incidents, latest last."""
     listed = sorted(((each.at_s, uuid, each) for uuid, several in found.items() for each in several), key=_order)
     return tuple(
         gpunode.HealthIncident(
@@ -97,12 +97,12 @@ def _order(each: tuple[float, str, Incident]) -> tuple[float, str, str]:
 
 
 def _demerits(record: Record, watch: Watch) -> float:
-    """As of the time of the record, as long as any are left."""
+    """Return the demerits at the time of the record, while any are left."""
     return round(record.demerits, _DIGITS) if record.demerits_at(watch.clock_s) else 0.0
 
 
 def _time(record: Record, watch: Watch) -> str:
-    """On the wall: the clock of a watch leaves leaps out."""
+    """Return the wall-clock time; the monotonic clock of a watch has no leaps."""
     return timestamp.of(record.at_s + watch.wall_s - watch.clock_s)
 
 
@@ -115,9 +115,9 @@ def restore_watch(
     now_s: float,
     policy: Policy = DEFAULTS,
 ) -> Watch:
-    """The watch that an agent before this one kept, as far as it was written down.
+    """Restore the watch of an earlier agent from the published status.
 
-    The card counts as heard of now: it has `silent_s` to answer before it is called unknown.
+    The GPU counts as seen now: it has `silent_s` seconds to respond before it becomes unknown.
     """
     known = [_incident(each, now_s) for each in incidents if each.gpu == device.uuid]
     told, stored = device.health, device.reliability
@@ -131,7 +131,7 @@ def restore_watch(
         record=_record(stored.demerits, stored.asOf, now_s) if stored else CLEAN,
         links={
             each.link: LinkWatch(
-                # Otherwise one that leads nowhere could not be told from one that is still down.
+                # Otherwise a link that leads nowhere could not be distinguished from one that is still down.
                 is_up=False if trouble and (trouble.reason, trouble.link) == (LINK_DOWN, each.link) else None,
                 record=_record(each.demerits, each.asOf, now_s),
             )
@@ -145,7 +145,7 @@ def restore_watch(
 
 
 def restore_node_record(status: gpunode.GPUNodeStatus, now_s: float) -> Record:
-    """What the node itself has to answer for."""
+    """Restore the record of the node itself."""
     stored = status.reliability
     return _record(stored.demerits, stored.asOf, now_s) if stored else CLEAN
 
@@ -184,5 +184,5 @@ def _record(demerits: float, as_of: str | None, now_s: float) -> Record:
 
 
 def _seconds(text: str | None, now_s: float) -> float:
-    """Never later than now: what was written by a clock that was ahead happened just now."""
+    """Return the time in seconds, at most now: a clock may have been ahead when it was written."""
     return min(timestamp.parse(text).timestamp(), now_s) if text else now_s

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add(services: AgentServices) -> HealthMonitor:
-    """Judge the GPUs' health, report it, and write the Node's condition where there is an API server."""
+    """Monitor the health of the GPUs, report it, and write the Node's condition if there is an API server."""
     health = HealthMonitor(
         on_change=lambda _: services.reporter.report(), boot_id=_read_boot_id(services.settings.host_root)
     )
@@ -38,7 +38,7 @@ def _add_node_condition(services: AgentServices, health: HealthMonitor) -> None:
     node = NodeHealthWriter(services.client, services.node, health, taint=services.settings.taint_unhealthy)
 
     def on_gpunode(change: Change[gpunode.GPUNode]) -> None:
-        # Called before anything is published: the publisher waits until the API was read.
+        # Called before the first report: the publisher waits until the API was read.
         if change.new is not None:
             health.restore(change.new.status)
             if services.reporter.machine is not None:

@@ -1,4 +1,4 @@
-"""Metrics of the node: samples, the exporter, and what is gathered around the driver for them.
+"""Metrics of the node: samples, the exporter, and the data about processes and pods.
 
 Part of the agent; imported only by it.
 """

@@ -1,11 +1,11 @@
-"""The agent's metrics over HTTP: what the machine's GPUs do, as Prometheus reads it.
+"""The agent's GPU metrics over HTTP, in the Prometheus format.
 
-    /metrics    GPUs, MIG instances, links, and whose work they do
+    /metrics    GPUs, MIG instances, links, and usage by pod
     /health     200 while samples come in, else 503 with the reason; also as /readyz
-    /healthz    200: a machine without a working driver is no reason to start the agent again
+    /healthz    always 200: a broken driver is no reason to restart the agent
 
-Text is rendered on a scrape, at most once per sample; label parts are made when the machine changes. Samples that
-have grown old are not shown: a driver that hangs makes gauges vanish, not freeze.
+Text is rendered at a scrape, at most once per sample; labels are built when the machine changes. Old samples are not
+shown: with a hanging driver gauges disappear instead of freezing.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _GBIT: Final = 8e-9
 _PERCENT: Final = WHOLE // 100
 _THROTTLES: Final = tuple((reason, (reason.name or "").lower()) for reason in Throttle if reason)
 
-#: (family, label part with its closing space, value)
+# : (family, labels with a closing space, value)
 Line = tuple["Family", str, "Number | str | None"]
 
 
 def render_labels(*pairs: tuple[str, str]) -> str:
-    """`{name="value",…} `, ready to stand between a name and a value."""
+    """Return `{name="value",…} `, the text between a metric name and its value."""
     inside = ",".join(f'{name}="{_escape(value)}"' for name, value in pairs)
     return "{" + inside + "} " if inside else " "
 
@@ -49,7 +49,7 @@ def _escape(value: str) -> str:
 
 
 class Exporter:
-    """Holds what /metrics shows. The agent's loop sets it; scrapes render it."""
+    """Holds the data of /metrics. The agent's event loop sets it; scrapes render it."""
 
     def __init__(self, node: str, *, stale_after_s: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._node = node
@@ -58,50 +58,50 @@ class Exporter:
         self._machine: Machine | None = None
         self._sample: Sample | None = None
         self._health: Mapping[str, bool | None] = {}
-        #: a card or an instance -> its labels without the closing bracket
+        # : a GPU or MIG instance -> its labels without the closing bracket
         self._parts: dict[str | Instance, str] = {}
         self._fixed = ""
         self._churn = _Churn()
         self._made: tuple[Sample | None, bytes] | None = None
 
     def set_machine(self, machine: Machine | None) -> None:
-        """Set the GPUs and their MIG layouts; None: not known any more."""
+        """Set the GPUs and their MIG layouts; None if they are no longer known."""
         if machine == self._machine:
             return
         self._machine = machine
         self._parts = {}
-        self._fixed = _text(self._fixed_lines(machine)) if machine is not None else ""
+        self._fixed = _format_lines(self._list_fixed_lines(machine)) if machine is not None else ""
         self._made = None
 
     def set_health(self, healthy: Mapping[str, bool | None]) -> None:
-        """uuid -> whether the card may be given work; None or left out: not known."""
+        """Set uuid -> whether the GPU is in service; None or absent if unknown."""
         self._health = dict(healthy)
         self._made = None
 
     def set_sample(self, sample: Sample) -> None:
-        """The newest sample; its `at_s` is of this exporter's clock."""
+        """Set the newest sample; its `at_s` is of this exporter's clock."""
         self._churn.see(sample)
         self._sample = sample
         self._made = None
 
     def problem(self) -> str | None:
-        """Why what is shown cannot be relied on; None: it can."""
+        """Return why the data is not reliable; None if it is."""
         if self._sample is None:
-            return "nothing has been measured yet"
+            return "there is no sample yet"
         age = self._clock() - self._sample.at_s
         return f"the newest sample is {age:.0f} s old" if age > self._stale_after_s else None
 
     def render(self) -> bytes:
-        """All of it."""
+        """Return all metrics as text."""
         shown = None if self.problem() else self._sample
         if self._made is None or self._made[0] is not shown:
-            self._made = (shown, (self._fixed + _text(self._lines(shown))).encode())
-        return self._made[1] + _text(self._age()).encode()
+            self._made = (shown, (self._fixed + _format_lines(self._lines(shown))).encode())
+        return self._made[1] + _format_lines(self._age()).encode()
 
     # --- lines ------------------------------------------------------------------------------------------
 
-    def _fixed_lines(self, machine: Machine) -> Iterator[Line]:
-        """What only changes with the machine."""
+    def _list_fixed_lines(self, machine: Machine) -> Iterator[Line]:
+        """Return the lines that change only with the machine."""
         node = ("node", self._node)
         for model, count in sorted(Counter(device.product for device in machine.devices).items()):
             yield families.GPU_COUNT, render_labels(node, ("model", model)), count
@@ -146,19 +146,19 @@ class Exporter:
         return self._parts[uuid]
 
     def _instance_part(self, part: str, instance: Instance) -> str:
-        # By all it is: another instance may get its id, and a sample may be older than the machine.
+        # The key is the whole instance: its id may be reused, and a sample may be older than the machine.
         if instance not in self._parts:
             own = (
                 ("profile", instance.profile),
                 ("mig_uuid", instance.uuid),
                 ("gpu_instance_id", str(instance.instance_id)),
             )
-            self._parts[instance] = part + _more(*own)
+            self._parts[instance] = part + _open_labels(*own)
         return self._parts[instance]
 
 
-def _more(*pairs: tuple[str, str]) -> str:
-    """Labels to go on with."""
+def _open_labels(*pairs: tuple[str, str]) -> str:
+    """Return labels without the closing bracket, for more labels."""
     return "".join(f',{name}="{_escape(value)}"' for name, value in pairs)
 
 
@@ -169,12 +169,12 @@ def _card_lines(part: str, node: str, card: GpuSample) -> Iterator[Line]:
             yield families.THROTTLED, f'{part},reason="{name}"}} ', int(bool(reading.throttle & reason))
     yield families.ECC, part + ',kind="corrected"} ', reading.faults.ecc_corrected
     yield families.ECC, part + ',kind="uncorrected"} ', reading.faults.ecc_uncorrected
-    yield families.UNMEASURED, part + "} ", _exact(shares.unknown)
+    yield families.UNMEASURED, part + "} ", _format_percent(shares.unknown)
     if shares.unknown < WHOLE:
-        yield families.IDLE, part + "} ", _exact(shares.idle)
-        yield families.UNATTRIBUTED, part + "} ", _exact(shares.other)
+        yield families.IDLE, part + "} ", _format_percent(shares.idle)
+        yield families.UNATTRIBUTED, part + "} ", _format_percent(shares.other)
         for pod, parts in shares.pods:
-            yield families.POD_SHARE, part + _more(*_pod(pod)) + "} ", _exact(parts)
+            yield families.POD_SHARE, part + _open_labels(*_pod(pod)) + "} ", _format_percent(parts)
     yield from _memory_lines(part, card)
     yield from _traffic_lines(part, node, card)
 
@@ -186,7 +186,7 @@ def _memory_lines(part: str, card: GpuSample) -> Iterator[Line]:
         for pod, mib in memory.pods if memory else ():
             pods[pod] = pods.get(pod, 0) + mib
     for pod, mib in sorted(pods.items()):
-        yield families.POD_MEMORY, part + _more(*_pod(pod)) + "} ", mib * families.MIB
+        yield families.POD_MEMORY, part + _open_labels(*_pod(pod)) + "} ", mib * families.MIB
     known = [memory for memory in memories if memory is not None]
     if known and len(known) == len(memories):
         yield families.UNATTRIBUTED_MEMORY, part + "} ", sum(memory.other for memory in known) * families.MIB
@@ -225,14 +225,14 @@ def _pod(key: str) -> tuple[tuple[str, str], ...]:
     return (("namespace", namespace), ("pod", name)) if slash else (("pod_uid", key),)
 
 
-def _exact(parts: int) -> str:
-    """Millionths as percent, digit by digit: the lines of a card add up to 100 as they stand."""
+def _format_percent(parts: int) -> str:
+    """Return millionths as percent with exact digits, so that the values of a GPU add up to 100."""
     whole, rest = divmod(parts, _PERCENT)
     return f"{whole}.{rest:04d}".rstrip("0").rstrip(".")
 
 
-def _text(lines: Iterator[Line]) -> str:
-    """Grouped by metric as the format demands; what has no value is left out."""
+def _format_lines(lines: Iterator[Line]) -> str:
+    """Return the lines grouped by metric as the format requires; lines without a value are left out."""
     groups: dict[Family, list[str]] = {}
     for family, part, value in lines:
         if value is not None:
@@ -247,7 +247,7 @@ def _number(value: Number | str) -> str:
 
 
 class _Churn:
-    """Counts MIG instances that come into use and go out of it, from one sample to the next."""
+    """Counts MIG instances that come into use and go out of use between samples."""
 
     def __init__(self) -> None:
         self._used: dict[str, str] | None = None
@@ -258,7 +258,7 @@ class _Churn:
         instances = [each for card in sample.gpus for each in card.instances if each.instance.uuid]
         used = {each.instance.uuid: each.instance.profile for each in instances if each.in_use}
         for each in instances:
-            # Every profile that was ever seen has its counters, from 0.
+            # Each profile ever seen keeps its counters, from 0.
             self._allocations[each.instance.profile] += 0
             self._releases[each.instance.profile] += 0
         if self._used is not None:
@@ -274,21 +274,23 @@ class _Churn:
 
 
 class ExporterApp:
-    """The application; `kgwe.telemetry.http.serving` serves it."""
+    """The ASGI application; `kgwe.telemetry.http.serving` serves it."""
 
     def __init__(self, exporter: Exporter, more: Callable[[], bytes] | None = None) -> None:
-        """`more`: other metrics of the process, in the same format."""
+        """`more` returns other metrics of the process in the same format."""
         self._exporter = exporter
-        self._more = more
+        self._open_labels = more
 
     def __call__(self, request: Request) -> Reply:
         if request.method not in {"GET", "HEAD"}:
             return Reply(405, b"only to be read\n")
-        return self._answer(request.path)
+        return self._respond(request.path)
 
-    def _answer(self, path: str) -> Reply:
+    def _respond(self, path: str) -> Reply:
         if path == "/metrics":
-            return Reply(200, self._exporter.render() + (self._more() if self._more else b""), CONTENT_TYPE)
+            return Reply(
+                200, self._exporter.render() + (self._open_labels() if self._open_labels else b""), CONTENT_TYPE
+            )
         if path == "/healthz":
             return Reply(200, b"ok\n")
         if path in {"/health", "/readyz"}:

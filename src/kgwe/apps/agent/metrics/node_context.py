@@ -1,6 +1,6 @@
-"""What the driver does not know about its GPUs: the pods of processes, the devices of pods, and dcgm-exporter's values.
+"""Data about the GPUs that the driver does not have: pods of processes, devices of pods, and dcgm-exporter's values.
 
-A task of its own gathers it, so that readings never wait for it.
+A separate task collects it, so that readings never wait for it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STATIC_UID: Final = "kubernetes.io/config.hash"
 
 
 class NodeContext:
-    """Gathers what surrounds the driver: processes, the kubelet, dcgm-exporter."""
+    """Collects data from processes, the kubelet and dcgm-exporter."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class NodeContext:
         mps_servers: Callable[[], Mapping[int, Sequence[int]]] = dict,
         dcgm_url: str = "",
     ) -> None:
-        """`pods`, `pod_resources`, `dcgm_url`: each may be absent, and what it tells is then unknown."""
+        """`pods`, `pod_resources` and `dcgm_url` may be None; their data is then unknown."""
         self._proc = proc
         self._machine = machine
         self._pods = pods
@@ -61,7 +61,7 @@ class NodeContext:
 
     def take_surroundings(self, readings: Iterable[Reading]) -> Surroundings:
         mps = self._mps_servers()
-        # Clients of an MPS server may be known to the server alone.
+        # Clients of an MPS server may be known only to the server.
         pids = sampler.list_pids(readings).union(*mps.values())
         uids = cgroups.map_pods(pids, self._proc) if pids else {}
         return Surroundings(
@@ -77,7 +77,7 @@ class NodeContext:
             while True:
                 await asyncio.gather(self._scrape_dcgm(scraper), self._list_holders())
                 if self._pods is not None:
-                    self._names = {uid: pod.metadata.key for pod in self._pods.pods() for uid in _uids(pod)}
+                    self._names = {uid: pod.metadata.key for pod in self._pods.pods() for uid in _list_uids(pod)}
                 await asyncio.sleep(every_s)
 
     async def _scrape_dcgm(self, scraper: DcgmScraper | None) -> None:
@@ -99,14 +99,14 @@ class NodeContext:
             self._holders = None
 
 
-def _uids(pod: core.Pod) -> tuple[str, ...]:
+def _list_uids(pod: core.Pod) -> tuple[str, ...]:
     """Return the uids of a pod. A static pod has another uid on its node than in the API: the hash of its file."""
     static = pod.metadata.annotations.get(_STATIC_UID)
     return (pod.metadata.uid, static) if static else (pod.metadata.uid,)
 
 
 def map_holders(pods: Iterable[PodDevices], machine: Machine | None) -> dict[str, list[str]]:
-    """Return UUID of a GPU or slice -> pods that were given it."""
+    """Return UUID of a GPU or slice -> pods that hold it."""
     found: dict[str, list[str]] = collections.defaultdict(list)
     names = holdings.DeviceNames.of(machine) if machine is not None else holdings.DeviceNames()
     cards = {number: uuid for uuid, number in names.gpus.items()}

@@ -1,4 +1,4 @@
-"""Readings of the driver, activity of DCGM, processes and holders, put together into one sample of the machine."""
+"""Combines driver readings, DCGM values, processes and device holders into one sample of the machine."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _BYTES_PER_GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the driver does not know: whose the processes are, who was given which device, what DCGM measures.
+    """Data that the driver does not have: the pods of processes, the holders of devices, and DCGM's values.
 
-    A pod is `namespace/name` where that is known, else its uid.
+    A pod is `namespace/name` if known, else its uid.
     """
 
     pods: Mapping[int, str] = field(default_factory=dict)
-    """pid -> pod, for those that are in one."""
+    """pid -> pod, for processes in pods."""
     holders: Mapping[str, Sequence[str]] | None = None
-    """UUID of a GPU or slice -> pods that were given it; None: not known."""
+    """UUID of a GPU or slice -> pods that hold it; None if unknown."""
     mps: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """pid of an MPS server -> pids of its clients."""
     activities: Mapping[Unit, Activity] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class _Port(NamedTuple):
 
 
 class Sampler:
-    """Keeps what rates are made of: the counters of the sample before."""
+    """Computes samples; keeps the counters of the previous sample for rates."""
 
     def __init__(self) -> None:
         self._rates: Rates[_Port] = Rates()
@@ -61,7 +61,7 @@ class Sampler:
     def take(
         self, machine: Machine, readings: Iterable[Reading], at_s: float, around: Surroundings | None = None
     ) -> Sample:
-        """The machine at `at_s` of a clock that never jumps; a card without a reading is left out."""
+        """Return a sample at `at_s` of a monotonic clock; a GPU without a reading is left out."""
         around = around or Surroundings()
         by_uuid = {reading.uuid: reading for reading in readings}
         present = [device for device in machine.devices if device.uuid in by_uuid]
@@ -87,12 +87,14 @@ class Sampler:
 
 
 def list_pids(readings: Iterable[Reading]) -> set[int]:
-    """Every process on any card."""
+    """Return all processes on any GPU."""
     return {process.pid for reading in readings for process in reading.processes}
 
 
 def link_gb_per_s(version: int | None, said: float | None) -> float | None:
-    """One link in one direction: as the driver says, else as is usual for the generation; None: not known."""
+    """Return the rate of one link in one direction: from the driver, else the usual one of the generation; None if
+    unknown.
+    """
     if said:
         return said
     usual = catalog.NVLINK_GB_PER_S.get(version) if version is not None else None
@@ -109,16 +111,16 @@ def _card(
         return GpuSample(device, reading, attribution.UNKNOWN)
     links = {link for link, _ in (*reading.nvlink_tx_bytes, *reading.nvlink_rx_bytes)}
     activity = around.activities.get((device.uuid, None), Activity())
-    nvlink = _traffic(device.uuid, links, rates)
+    nvlink = _sum_traffic(device.uuid, links, rates)
     peers = {
-        peer: _traffic(device.uuid, [link for link in theirs if link in links], rates)
-        for peer, theirs in _peer_links(device, buses).items()
+        peer: _sum_traffic(device.uuid, [link for link in theirs if link in links], rates)
+        for peer, theirs in _list_peer_links(device, buses).items()
     }
     if device.mig.is_enabled:
         instances = tuple(_instance(device, each, reading, around) for each in device.mig.instances)
         shares = _cut_shares(device, instances)
         return GpuSample(device, reading, shares, activity, None, nvlink, peers, instances)
-    on_it = _loads(reading.processes, around, device.uuid)
+    on_it = _list_loads(reading.processes, around, device.uuid)
     busy = reading.util if reading.util is not None else activity.engine
     shares = attribution.split_time(busy, on_it, _sole(around.holders_of(device.uuid)))
     memory = attribution.split_memory(_total_mib(device, reading), reading.memory_used_mib, on_it)
@@ -128,7 +130,7 @@ def _card(
 def _instance(device: Device, instance: Instance, reading: Reading, around: Surroundings) -> InstanceSample:
     processes = [each for each in reading.processes if each.instance_id == instance.instance_id]
     held = around.holders_of(instance.uuid) if instance.uuid else ()
-    on_it = _loads(processes, around, instance.uuid)
+    on_it = _list_loads(processes, around, instance.uuid)
     activity = around.activities.get((device.uuid, instance.instance_id), Activity())
     used = dict(reading.instance_memory_mib).get(instance.instance_id)
     return InstanceSample(
@@ -149,8 +151,10 @@ def _sole(holders: Sequence[str]) -> str:
     return holders[0] if len(holders) == 1 else attribution.NO_POD
 
 
-def _loads(processes: Sequence[Process], around: Surroundings, uuid: str) -> tuple[Load, ...]:
-    """Processes as loads of pods. Where one pod has the device, a process of an unknown pod is charged to that pod."""
+def _list_loads(processes: Sequence[Process], around: Surroundings, uuid: str) -> tuple[Load, ...]:
+    """Return processes as loads of pods. If one pod holds the device, a process of an unknown pod counts for that
+    pod.
+    """
     pods: Mapping[int, str] = around.pods
     if sole := _sole(around.holders_of(uuid)):
         pods = {pid: pod if "/" in pod else sole for pid, pod in pods.items()}
@@ -158,7 +162,9 @@ def _loads(processes: Sequence[Process], around: Surroundings, uuid: str) -> tup
 
 
 def _cut_shares(device: Device, instances: Sequence[InstanceSample]) -> TimeShares:
-    weights = _weights(device.product, tuple((each.instance.profile, each.instance.start) for each in instances))
+    weights = _compute_weights(
+        device.product, tuple((each.instance.profile, each.instance.start) for each in instances)
+    )
     if weights is None:
         return attribution.UNKNOWN
     parts, whole = weights
@@ -168,8 +174,10 @@ def _cut_shares(device: Device, instances: Sequence[InstanceSample]) -> TimeShar
 
 
 @functools.lru_cache(maxsize=256)
-def _weights(product: str, layout: tuple[tuple[str, int], ...]) -> tuple[tuple[int, ...], int] | None:
-    """What part of its card each instance is, over a common denominator; None for an unknown GPU or layout."""
+def _compute_weights(product: str, layout: tuple[tuple[str, int], ...]) -> tuple[tuple[int, ...], int] | None:
+    """Return the fraction of its GPU that each instance is, over a common denominator; None if GPU or layout is
+    unknown.
+    """
     try:
         geometry = catalog.find(product).geometry
         if geometry is None:
@@ -185,8 +193,8 @@ def _weights(product: str, layout: tuple[tuple[str, int], ...]) -> tuple[tuple[i
 # --- links ----------------------------------------------------------------------------------------------
 
 
-def _peer_links(device: Device, buses: Mapping[str, str]) -> dict[str, list[int]]:
-    """uuid -> links that lead straight to that card."""
+def _list_peer_links(device: Device, buses: Mapping[str, str]) -> dict[str, list[int]]:
+    """Return uuid -> links that lead directly to that GPU."""
     found: dict[str, list[int]] = {}
     for link in device.links:
         peer = buses.get(link.remote_bus.lower()) if link.remote is Remote.GPU else None
@@ -195,8 +203,8 @@ def _peer_links(device: Device, buses: Mapping[str, str]) -> dict[str, list[int]
     return found
 
 
-def _traffic(uuid: str, links: Iterable[int], rates: Mapping[_Port, float]) -> Traffic:
-    """Of several links together: known only if every one is, a sum of some would look like a drop."""
+def _sum_traffic(uuid: str, links: Iterable[int], rates: Mapping[_Port, float]) -> Traffic:
+    """Return the traffic of several links; None unless all are known, because a partial sum would look like a drop."""
     chosen = list(links)
     return Traffic(
         *(
@@ -209,10 +217,10 @@ def _traffic(uuid: str, links: Iterable[int], rates: Mapping[_Port, float]) -> T
 
 
 def pair_gbit_per_s(machine: Machine) -> dict[tuple[str, str], float]:
-    """What NVLink can carry between two cards of the machine, one direction at line rate, each pair once.
+    """Return the NVLink capacity between two GPUs of the machine, in one direction at line rate, each pair once.
 
-    Through a switch every link of a card reaches every other card: the pair has what the poorer of the two has, and
-    shares it with everyone else they talk to. Links that are down do not count; a pair of unknown rate is left out.
+    With a switch each link of a GPU reaches all other GPUs: a pair has the capacity of the poorer GPU, shared with
+    its other peers. Links that are down do not count; a pair with unknown rate is left out.
     """
     found: dict[tuple[str, str], float] = {}
     for i, one in enumerate(machine.devices):
@@ -249,7 +257,7 @@ def _sum(rates: Sequence[float | None]) -> float | None:
 
 
 def list_series(sample: Sample) -> dict[Series, float | None]:
-    """What of a sample is worth keeping over time, per device and per pod; None where it was not measured."""
+    """Return the values of a sample to aggregate over time, per device and per pod; None if not measured."""
     found: dict[Series, float | None] = {}
     for card in sample.gpus:
         uuid, reading = card.device.uuid, card.reading

@@ -1,4 +1,4 @@
-"""Adds the metrics endpoint on :9400 to the agent: metrics of GPUs, and the agent's own."""
+"""Adds the metrics endpoint on :9400 to the agent: GPU metrics, and the agent's own."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from kgwe.model.gpu.driver_data import Reading
     from kgwe.model.telemetry.sample import Series
 
-DRIVER_READY: Final = make_gauge("kgwe_agent_driver_ready", "Whether the driver answers.")
-PROBLEMS: Final = make_gauge("kgwe_agent_problems", "Parts of the agent that do not work now.")
-WATCHERS: Final = make_gauge("kgwe_agent_telemetry_watchers", "Callers that watch telemetry over gRPC.")
-WRITES: Final = make_counter("kgwe_agent_api_writes_total", "Writes to the node's GPUNode by kind.")
-WRITTEN: Final = make_counter("kgwe_agent_api_written_bytes_total", "Bytes of those writes.")
-# Gauges of a driver that has not answered for so many intervals are no longer shown.
+DRIVER_READY: Final = make_gauge("kgwe_agent_driver_ready", "1 if the driver responds, else 0.")
+PROBLEMS: Final = make_gauge("kgwe_agent_problems", "Parts of the agent that are failing now.")
+WATCHERS: Final = make_gauge("kgwe_agent_telemetry_watchers", "Clients that watch telemetry over gRPC.")
+WRITES: Final = make_counter("kgwe_agent_api_writes_total", "Writes to the node's GPUNode, by kind.")
+WRITTEN: Final = make_counter("kgwe_agent_api_written_bytes_total", "Bytes written to the node's GPUNode, by kind.")
+# Intervals without a response after which the driver's gauges are no longer shown.
 _STALE_INTERVALS: Final = 6
 
 
 class MetricsExport:
-    """Serves /metrics: the GPUs' metrics, the agent's own, and those of other features."""
+    """Serves /metrics: GPU metrics, the agent's own, and those of other features."""
 
     def __init__(self, services: AgentServices, kubelet: KubeletAccess | None) -> None:
         self._services = services
@@ -86,7 +86,7 @@ class MetricsExport:
         self._written[kind] += size
 
     def _render_own(self) -> bytes:
-        """The agent's own metrics."""
+        """Return the agent's own metrics."""
         services, node = self._services, ("node", self._services.node)
         values = (
             (DRIVER_READY, int(services.supervisor.state.is_ready)),

@@ -1,10 +1,11 @@
-"""Partitions the GPUs of this machine (MIG) as the GPUNode's spec or a gRPC call asks.
+"""Partitions the GPUs of this machine (MIG) as the GPUNode's spec or a gRPC call requires.
 
     observe ──► decide (kgwe.sharing) ──► withhold what has to change ──► observe again ──► one step ──► observe …
 
-Every round starts from what the driver shows, so the process may be killed at any moment. Devices that have to change
-are withheld first: the device plugin stops advertising them and the GPUNode says so. Only then are their users listed,
-so that no device is taken from a pod that started in between. Pods in the way are waited for, never stopped.
+Each round starts from the driver's state, so the process may be killed at any time. Devices that must change are
+withheld first: the device plugin stops advertising them, and the GPUNode shows it. Only then are their users listed,
+so that no device is taken from a pod that started in between. The agent waits for pods in the way and never stops
+them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# How soon a GPU is observed again while something blocks it, and otherwise.
+# Seconds until a GPU is observed again: while it is blocked, and otherwise.
 _WAITING_S: Final = 5.0
 _IDLE_S: Final = 60.0
 _MOST_MESSAGE: Final = 512
@@ -48,7 +49,7 @@ _MOST_MESSAGE: Final = 512
 class DeviceUsers(Protocol):
     """Returns the UUIDs of GPUs and slices that pods hold, as the kubelet lists them.
 
-    None: not known now; every device then counts as in use.
+    None means unknown; all devices then count as in use.
     """
 
     async def __call__(self) -> frozenset[str] | None: ...
@@ -56,7 +57,7 @@ class DeviceUsers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a GPU's layout, as the GPUNode shows it."""
+    """Progress of a GPU's layout, as shown in the GPUNode."""
 
     phase: str = ""
     message: str = ""
@@ -64,7 +65,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _Job:
-    """One GPU that is to get a layout."""
+    """One GPU with a desired layout."""
 
     layout: MIGLayout
     effort: Attempt | None = None
@@ -97,11 +98,11 @@ class MigReconfigurer:
         on_withhold: Callable[[], Awaitable[None]] = _no_hook,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """`users`: None where only processes show who uses a GPU, as without a kubelet.
+        """`users` is None if only processes show usage, as without a kubelet.
 
-        `grace_s`: how long it may take until `users` shows what was given out before it was withheld. `on_withhold`:
-        called when `withheld` changed; when it returns, none of these devices is given to a pod any more. `on_change`:
-        called when a GPU or its progress changed.
+        `grace_s` is the time until `users` shows allocations from before the withholding. `on_withhold` is called
+        when `withheld` changed; after it returns, none of these devices is allocated. `on_change` is called when a
+        GPU or its progress changed.
         """
         self._driver = driver
         self._users = users
@@ -113,7 +114,7 @@ class MigReconfigurer:
         self._work: dict[str, _Job] = {}
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
-        #: UUIDs of GPUs and slices that must not be given to a pod now
+        # : UUIDs of GPUs and slices that must not be allocated now
         self.withheld: frozenset[str] = frozenset()
         self._on_withhold = on_withhold
         self._on_change = on_change
@@ -121,11 +122,11 @@ class MigReconfigurer:
     # --- desired layouts ----------------------------------------------------------------------------------
 
     def on_gpunode(self, change: Change[GPUNode]) -> None:
-        """The spec of this machine's GPUNode."""
+        """Handle a change of this machine's GPUNode."""
         self.set_layouts(mig_layouts.read_layouts(change.new))
 
     def set_layouts(self, layouts: Mapping[str, MIGLayout]) -> None:
-        """Set the layouts of the spec. GPUs without one are left as they are; a layout set by a later call stays."""
+        """Set the layouts of the spec. GPUs without one stay unchanged; a layout set by a later call stays."""
         for uuid in self._spec.keys() | layouts.keys():
             if self._spec.get(uuid) != layouts.get(uuid):
                 self._set_layout(uuid, layouts.get(uuid))
@@ -139,9 +140,9 @@ class MigReconfigurer:
         self._wake.set()
 
     async def apply_layout(self, uuid: str, *, enabled: bool, layout: Sequence[str]) -> Sequence[Instance]:
-        """Apply a layout now, for a gRPC call; return the instances when done.
+        """Apply a layout now, for a gRPC call; return the MIG instances.
 
-        Conflict: something in use is in the way, or the layout was replaced; the GPU is then left as it is.
+        Raise Conflict if a device in use prevents it, or another layout replaced it; the GPU then stays unchanged.
         """
         device = next((each for each in (await self._driver.machine()).devices if each.uuid == uuid), None)
         if device is None:
@@ -151,14 +152,14 @@ class MigReconfigurer:
         await self._wait_settled(uuid)
         work = self._work.get(uuid)
         if work is None or work.progress.phase:
-            # A call is for now: a layout that cannot be applied now is not applied later.
+            # A call is for now: a layout that cannot be applied now is dropped.
             self._set_layout(uuid, self._spec.get(uuid))
             raise errors.Conflict(work.progress.message if work else "another request replaced this layout")
         devices = (await self._driver.machine()).devices
         return next(each.mig.instances for each in devices if each.uuid == uuid)
 
     async def _wait_settled(self, uuid: str) -> None:
-        """Step until the GPU has its layout or cannot get it now; the limits of the attempt end it."""
+        """Step until the GPU has its layout or cannot get it now; the attempt has limits."""
         while True:
             is_moving = await self.step()
             work = self._work.get(uuid)
@@ -171,7 +172,7 @@ class MigReconfigurer:
 
     @property
     def progress(self) -> Mapping[str, Progress]:
-        """UUID -> progress; empty for a GPU that has its layout."""
+        """Return UUID -> progress; empty for a GPU that has its layout."""
         return {uuid: work.progress for uuid, work in self._work.items()}
 
     def amend_status(self, status: GPUNodeStatus) -> GPUNodeStatus:
@@ -195,7 +196,7 @@ class MigReconfigurer:
             try:
                 pause = 0.0 if await self.step() else self._pause_s()
             except errors.KgweError as exc:
-                log.warning("cards_not_seen", error=str(exc))
+                log.warning("gpus_not_read", error=str(exc))
                 pause = _WAITING_S
             if pause:
                 with contextlib.suppress(TimeoutError):
@@ -203,7 +204,7 @@ class MigReconfigurer:
                         await self._wake.wait()
 
     def wake_if_waiting(self) -> None:
-        """Start a round now if a GPU waits: something in its way may have ended."""
+        """Start a round now if a GPU waits: a user of its devices may have ended."""
         if any(work.progress.phase for work in self._work.values()):
             self._wake.set()
 
@@ -214,7 +215,7 @@ class MigReconfigurer:
         return _WAITING_S if phases - {""} else _IDLE_S
 
     async def step(self) -> bool:
-        """Run one round with at most one step on each GPU; return whether another round is due at once."""
+        """Run one round with at most one step per GPU; return whether another round is due at once."""
         async with self._turn:
             if not self._work:
                 if self.withheld:
@@ -224,7 +225,7 @@ class MigReconfigurer:
             decisions = self._decide_steps(seen)
             withheld = self._find_changing_devices(seen, decisions)
             if withheld - self.withheld:
-                # A pod may have been given one of them until now, and that takes a moment to show: observe again.
+                # A device may have been allocated until now, which takes a moment to show: observe again.
                 await self._withhold_devices(withheld | self.withheld)
                 await asyncio.sleep(self._grace_s)
                 return True
@@ -282,7 +283,7 @@ class MigReconfigurer:
     def _find_changing_devices(
         self, seen: Mapping[str, _ObservedGpu], decisions: Mapping[str, Decision]
     ) -> frozenset[str]:
-        """Devices that are not as the card is to be (the whole card, or slices of it), or are to be left."""
+        """Return the devices that differ from the desired layout (the whole GPU, or slices), or are being drained."""
         found: set[str] = set()
         for uuid, decision in decisions.items():
             target, device = decision.target, seen[uuid].device
@@ -315,12 +316,12 @@ class MigReconfigurer:
             await self._call_driver(uuid, step)
         except errors.KgweError as exc:
             is_final = isinstance(exc, errors.Permanent)
-            log.warning("cut_failed", uuid=uuid, step=str(step), error=str(exc), final=is_final)
+            log.warning("mig_step_failed", uuid=uuid, step=str(step), error=str(exc), final=is_final)
             work.effort = attempt.record_failure(
                 decision.attempt, step, str(exc), self._clock(), self._limits, is_final=is_final
             )
             return is_final
-        log.info("cut", uuid=uuid, step=str(step))
+        log.info("mig_step", uuid=uuid, step=str(step))
         work.effort = attempt.record_success(decision.attempt)
         self._on_change()
         return True
@@ -343,7 +344,7 @@ class MigReconfigurer:
         if progress != work.progress:
             work.progress = progress
             if phase in (Phase.FAILED, Phase.ROLLED_BACK):
-                log.warning("card_not_cut", uuid=uuid, phase=phase, reason=message)
+                log.warning("mig_layout_not_applied", uuid=uuid, phase=phase, reason=message)
             self._on_change()
 
 

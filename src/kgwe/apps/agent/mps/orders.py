@@ -1,4 +1,4 @@
-"""MPS daemons in the agent: orders over gRPC, and metrics."""
+"""Handles MPS orders over gRPC, and MPS metrics."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from kgwe.sharing.mps import Target
 
     class Knows(Protocol):
-        """Who knows the machine."""
+        """A source of the machine."""
 
         @property
         def machine(self) -> Machine | None: ...
 
 
 UP: Final = make_gauge(
-    "kgwe_mps_daemon_up", "1 if the MPS daemon of the GPU or MIG instance runs, 0 if it should and does not."
+    "kgwe_mps_daemon_up", "1 if the MPS daemon of the GPU or MIG instance runs, 0 if it should run and does not."
 )
-CLIENTS: Final = make_gauge("kgwe_mps_clients", "Processes that share the GPU or MIG instance through its MPS daemon.")
-RESTARTS: Final = make_counter("kgwe_mps_daemon_restarts_total", "Times the daemon ended without being asked to.")
+CLIENTS: Final = make_gauge("kgwe_mps_clients", "Client processes of the MPS daemon of the GPU or MIG instance.")
+RESTARTS: Final = make_counter("kgwe_mps_daemon_restarts_total", "Unexpected exits of the MPS daemon.")
 
 
 class MpsOrders:
-    """Passes orders to the daemons, after checking that the GPU exists and allows MPS."""
+    """Passes orders to the daemons, if the GPU exists and allows MPS."""
 
     def __init__(self, daemons: MpsDaemons, agent: Knows, *, is_exclusive: bool = False) -> None:
-        """`is_exclusive`: shared whole GPUs accept processes only through their daemon."""
+        """With `is_exclusive`, shared whole GPUs accept processes only through their daemon."""
         self._daemons = daemons
         self._agent = agent
         self._is_exclusive = is_exclusive
@@ -48,11 +48,11 @@ class MpsOrders:
         if not request.enabled:
             left = await self._daemons.stop_daemon(uuid)
             return pb.MpsReply(running=False) if left is None else _reply(left)
-        target = self._target(request)
+        target = self._find_target(request)
         limits = Limits(
-            thread_percentage=_given(request, "active_thread_percentage", mps.THREAD_PERCENTAGE),
+            thread_percentage=_describe_limits(request, "active_thread_percentage", mps.THREAD_PERCENTAGE),
             memory_mib=request.pinned_memory_limit_mib if request.HasField("pinned_memory_limit_mib") else None,
-            max_clients=_given(request, "max_clients", mps.MAX_CLIENTS),
+            max_clients=_describe_limits(request, "max_clients", mps.MAX_CLIENTS),
             is_exclusive=self._is_exclusive and not target.is_instance,
         )
         if wrong := mps.find_problems(target, limits):
@@ -66,11 +66,11 @@ class MpsOrders:
         )
         status = await self._daemons.start_daemon(wish)
         if status.state is State.FAILED:
-            raise errors.Transient(f"the MPS daemon of {uuid} does not run yet: {status.problem}")
+            raise errors.Transient(f"the MPS daemon of {uuid} is not running yet: {status.problem}")
         return _reply(status)
 
     def render(self, node: str) -> bytes:
-        """Return the lines of /metrics about MPS."""
+        """Return the /metrics lines about MPS."""
         told = self._daemons.last_status()
         text = []
         for family, values in (
@@ -85,10 +85,10 @@ class MpsOrders:
             text += [family.header, *lines] if lines else []
         return "".join(text).encode()
 
-    def _target(self, request: pb.MpsRequest) -> Target:
+    def _find_target(self, request: pb.MpsRequest) -> Target:
         machine = self._agent.machine
         if machine is None:
-            raise errors.Transient("nothing is known of the GPUs yet")
+            raise errors.Transient("the GPUs have not been read yet")
         card = next((each for each in machine.devices if each.uuid == request.gpu_uuid), None)
         if card is None:
             raise errors.NotFound(f"no GPU {request.gpu_uuid} on this node")
@@ -97,7 +97,7 @@ class MpsOrders:
         return mps.list_targets(machine)[request.instance_uuid or request.gpu_uuid]
 
 
-def _given(request: pb.MpsRequest, name: str, default: int) -> int:
+def _describe_limits(request: pb.MpsRequest, name: str, default: int) -> int:
     return int(getattr(request, name)) if request.HasField(name) else default
 
 

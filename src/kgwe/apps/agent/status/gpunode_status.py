@@ -1,8 +1,8 @@
-"""What the driver says, as the status of a GPUNode.
+"""Converts driver data to the status of a GPUNode.
 
-What is not known is left out. What was known and cannot be read just now is not forgotten: a link that is down no
-longer tells where it leads, so where it led before is kept (`with_memory`); a driver that does not answer leaves the
-cards as they were, with their health unknown (`without_driver`).
+Unknown values are left out. Known values that cannot be read now are kept: a link that is down no longer reports its
+peer, so the previous peer is kept (`with_memory`). If the driver does not respond, the GPUs stay with unknown health
+(`without_driver`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     HealthOf = Callable[[driver_data.Device], gpunode.GPUHealth]
 
 DRIVER_NOT_READY: Final = "DriverNotReady"
-# What is written when a card does not say.
+# The value for GPUs that report none.
 _MEMORY_UNKNOWN: Final = 0
 
 
 def basic_health(card: driver_data.Device) -> gpunode.GPUHealth:
-    """What can be told without a history: a card is there or lost."""
+    """Return the health without a history: a GPU is present or lost."""
     if card.is_lost:
         return gpunode.GPUHealth(
             state=gpunode.HealthState.UNHEALTHY,
@@ -42,7 +42,7 @@ def basic_health(card: driver_data.Device) -> gpunode.GPUHealth:
 
 
 def build_status(machine: driver_data.Machine, health_of: HealthOf = basic_health) -> gpunode.GPUNodeStatus:
-    """The status of a GPUNode, without its conditions."""
+    """Return the status of a GPUNode, without its conditions."""
     index_of = {card.slot.bus: card.index for card in machine.devices if card.slot.bus}
     gpus = tuple(_device(card, index_of, health_of(card)) for card in machine.devices)
     return gpunode.GPUNodeStatus(
@@ -85,7 +85,7 @@ def _pcie(path: PciePath, bus: str = "") -> gpunode.PCIeLocation | None:
 
 
 def _mig(state: driver_data.MigState) -> gpunode.MIGState:
-    """Without instances that cannot be used yet."""
+    """Return the MIG status without instances that cannot be used yet."""
     return gpunode.MIGState(
         capable=state.is_capable,
         enabled=state.is_enabled,
@@ -105,7 +105,7 @@ def _mig(state: driver_data.MigState) -> gpunode.MIGState:
 
 
 def _fabric(cards: Sequence[driver_data.Device]) -> gpunode.Fabric | None:
-    """The NVLink domain of the node; cards that disagree belong to none together."""
+    """Return the NVLink domain of the node; None if its GPUs report different domains."""
     found = {card.fabric for card in cards if not card.is_lost}
     if len(found) != 1:
         return None
@@ -117,10 +117,10 @@ def _fabric(cards: Sequence[driver_data.Device]) -> gpunode.Fabric | None:
 
 
 def _nvlink(card: driver_data.Device, index_of: dict[str, int]) -> gpunode.NVLinkState | None:
-    """None where no link of the card leads anywhere."""
+    """Return the NVLink status; None if no link of the GPU has a peer."""
     to_switch = any(link.remote is driver_data.Remote.SWITCH for link in card.links)
     if to_switch:
-        # A link that is down may not say where it leads; on such a card all lead to the switch.
+        # A link that is down may not report its peer; on such a GPU all links lead to the switch.
         wired = [link for link in card.links if link.remote in (driver_data.Remote.SWITCH, driver_data.Remote.UNKNOWN)]
     else:
         wired = [link for link in card.links if link.remote_bus in index_of]
@@ -153,28 +153,28 @@ def _peers(links: Iterable[driver_data.Link], index_of: dict[str, int]) -> tuple
 
 
 def with_memory(machine: driver_data.Machine, before: driver_data.Machine | None) -> driver_data.Machine:
-    """The machine, with what was known before of cards and links that say less now."""
+    """Return the machine with earlier data of GPUs and links that report less now."""
     if before is None:
         return machine
     known = {card.uuid: card for card in before.devices}
-    devices = tuple(_remembering(card, known.get(card.uuid)) for card in machine.devices)
+    devices = tuple(_merge_memory(card, known.get(card.uuid)) for card in machine.devices)
     return dataclasses.replace(machine, devices=devices)
 
 
-def _remembering(card: driver_data.Device, before: driver_data.Device | None) -> driver_data.Device:
+def _merge_memory(card: driver_data.Device, before: driver_data.Device | None) -> driver_data.Device:
     if before is None or before.slot.bus != card.slot.bus:
         return card
     if card.is_lost and not before.is_lost:
-        # Nothing can be read of it any more; it is still the card it was.
+        # The GPU cannot be read any more, but it is the same GPU.
         down = tuple(dataclasses.replace(link, is_up=False) for link in before.links)
         return dataclasses.replace(before, is_lost=True, links=down, index=card.index)
     if card.is_lost:
         return dataclasses.replace(before, index=card.index)
     links = {link.index: link for link in before.links}
-    return dataclasses.replace(card, links=tuple(_leading(link, links.get(link.index)) for link in card.links))
+    return dataclasses.replace(card, links=tuple(_merge_link(link, links.get(link.index)) for link in card.links))
 
 
-def _leading(link: driver_data.Link, before: driver_data.Link | None) -> driver_data.Link:
+def _merge_link(link: driver_data.Link, before: driver_data.Link | None) -> driver_data.Link:
     if before is None or link.is_up or link.remote_bus or link.remote is not driver_data.Remote.UNKNOWN:
         return link
     version = link.version or before.version
@@ -182,9 +182,9 @@ def _leading(link: driver_data.Link, before: driver_data.Link | None) -> driver_
 
 
 def with_known_links(status: gpunode.GPUNodeStatus, before: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
-    """With the wiring that was published before a restart, where links are down since and say nothing of it.
+    """Return the status with the peers published before a restart, for links that are down and report no peer.
 
-    A bridge that was taken away looks the same: links that are wired and down. Deleting the GPUNode forgets it.
+    A removed bridge looks the same: links that are down. Deleting the GPUNode clears this memory.
     """
     known = {each.uuid: each for each in before.gpus}
     gpus = tuple(_known_links(each, known.get(each.uuid)) for each in status.gpus)
@@ -215,14 +215,14 @@ def _bus(card: gpunode.GPUDevice) -> str:
 
 
 def without_driver(known: gpunode.GPUNodeStatus, why: str) -> gpunode.GPUNodeStatus:
-    """Return the last status with the health of every GPU unknown."""
+    """Return the last status with the health of all GPUs unknown."""
     unknown = gpunode.GPUHealth(state=gpunode.HealthState.UNKNOWN, reason=DRIVER_NOT_READY, message=why[:1024])
-    gpus = tuple(msgspec.structs.replace(each, health=_worse(each.health, unknown)) for each in known.gpus)
+    gpus = tuple(msgspec.structs.replace(each, health=_merge_health(each.health, unknown)) for each in known.gpus)
     return msgspec.structs.replace(known, gpus=gpus, healthyGPUs=0)
 
 
-def _worse(known: gpunode.GPUHealth, unknown: gpunode.GPUHealth) -> gpunode.GPUHealth:
-    """A card that was out of service does not come back because the driver went too."""
+def _merge_health(known: gpunode.GPUHealth, unknown: gpunode.GPUHealth) -> gpunode.GPUHealth:
+    """Keep a GPU out of service if it was so before the driver failed."""
     if known.state == gpunode.HealthState.UNHEALTHY:
         return known
     return msgspec.structs.replace(unknown, lastXID=known.lastXID)
@@ -232,7 +232,7 @@ def _worse(known: gpunode.GPUHealth, unknown: gpunode.GPUHealth) -> gpunode.GPUH
 
 
 def build_wiring(machine: driver_data.Machine, reported: gpunode.GPUNodeStatus) -> Wiring:
-    """For people: the table `nvidia-smi topo -m` prints, with what the driver saw."""
+    """Return the table of `nvidia-smi topo -m`, from the driver's data."""
     switch = max((each.nvlink.maxLinks for each in reported.gpus if each.nvlink and each.nvlink.nvSwitch), default=0)
     down = tuple(switch - (each.nvlink.links if each.nvlink else 0) for each in reported.gpus) if switch else ()
     mesh = {

@@ -1,7 +1,7 @@
 """Writes the GPUNode of this node.
 
-Only changes are written, by server-side apply, so that fields of others are left alone. While nothing changes there is
-a heartbeat now and then: one field. The newest report is kept while the API server is away. Fields that another client
+Only changes are written, by server-side apply, so that fields of other writers stay. An unchanged object gets a
+heartbeat: one field. The newest report is kept while the API server is unavailable. Fields that another client
 overwrote, or a deleted object, are written again with the next report.
 """
 
@@ -32,16 +32,16 @@ log = structlog.get_logger(__name__)
 
 FIELD_MANAGER: Final = "kgwe-agent"
 
-# Changes that come together are written together; a fault still shows within a second.
+# Changes within this time are written together; a fault still shows within a second.
 _SPACING_S: Final = 0.5
 _RETRY_S: Final = 1.0
 _LONGEST_RETRY_S: Final = 30.0
-# What will not get better by itself: no permission, no such kind.
+# Errors that need an operator: no permission, no such kind.
 _REFUSED_RETRY_S: Final = 60.0
 
 
 class StatusPublisher:
-    """Brings the GPUNode to the last status set."""
+    """Writes the last status set to the GPUNode."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class StatusPublisher:
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
         on_write: Callable[[str, int], None] = lambda _kind, _size: None,
     ) -> None:
-        """`on_write`: called for every write with its kind and size in bytes."""
+        """`on_write` is called for each write with its kind and size in bytes."""
         self._client = client
         self._node = node
         self._heartbeat_s = heartbeat_s
@@ -61,24 +61,24 @@ class StatusPublisher:
         self._wake = asyncio.Event()
         self._heartbeat_at = 0.0
         self._failures = 0
-        # (what was sent, what the API made of it): an older definition of the kind leaves out what it does not know.
+        # (sent object, object in the API): an older CRD drops fields it does not know.
         self._accepted: tuple[gpunode.GPUNodeStatus, gpunode.GPUNodeStatus] | None = None
-        #: the object as the API last showed it
+        # : the object as last read from the API
         self.stored: gpunode.GPUNode | None = None
-        #: why nothing can be written; empty when it can
+        # : why the object cannot be written; empty if it can
         self.problem = ""
         self._on_write = on_write
 
     # --- desired status ----------------------------------------------------------------------------------
 
     def set_status(self, status: gpunode.GPUNodeStatus, conditions: Sequence[Condition]) -> None:
-        """Set the newest status. Conditions without a time get that of their last change."""
+        """Set the newest status. Conditions without a time get the time of their last change."""
         self._wanted = msgspec.structs.replace(status, conditions=tuple(conditions), heartbeatTime=None)
         if self._is_outdated():
             self._wake.set()
 
     def on_change(self, change: Change[gpunode.GPUNode]) -> None:
-        """Take over the object of the watch, unless it is older than the reply to our last write."""
+        """Handle an object of the watch, unless it is older than the reply to our last write."""
         if change.new is None:
             self.stored = None
             self._wake.set()
@@ -96,7 +96,7 @@ class StatusPublisher:
     # --- writing ----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Write until cancelled. Nothing may be written before the API was read once."""
+        """Write until cancelled, after the API was read once."""
         loop = asyncio.get_running_loop()
         self._heartbeat_at = loop.time() + self._heartbeat_s * random.random()  # noqa: S311 - spreads a fleet's
         while True:
@@ -107,7 +107,7 @@ class StatusPublisher:
             await asyncio.sleep(await self._step())
 
     async def _step(self) -> float:
-        """Write what there is to write; returns for how long to be quiet."""
+        """Write pending changes; return the seconds until the next step."""
         try:
             if self._is_outdated():
                 await self._publish()
@@ -125,7 +125,7 @@ class StatusPublisher:
             log.warning("publishing_failed", node=self._node, error=str(exc))
         self.problem = str(exc)
         self._wake.set()
-        # A refusal may pass too: an API server that has just started may not have loaded all RBAC rules.
+        # A refusal may be temporary: an API server that just started may not have loaded all RBAC rules.
         longest = _LONGEST_RETRY_S if isinstance(exc, errors.Transient) else _REFUSED_RETRY_S
         pause = min(backoff.delay_s(_RETRY_S, self._failures, random.random()), longest)  # noqa: S311 - spreads load
         self._failures += 1
@@ -163,7 +163,7 @@ class StatusPublisher:
         log.info("published", node=self._node, gpus=wanted.gpuCount, healthy=wanted.healthyGPUs)
 
     async def _create_object(self) -> None:
-        """Create the object, owned by its Node so that it is deleted with it."""
+        """Create the object with its Node as owner, so that it is deleted with the Node."""
         node = await self._client.get(resources.NODE, self._node)
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.metadata.uid}
         body = {
@@ -187,7 +187,7 @@ class StatusPublisher:
         self._on_write(kind, len(msgspec.json.encode(body)))
 
     def _with_transition_times(self, conditions: Sequence[Condition], now: str) -> tuple[Condition, ...]:
-        """With the time of their last change of status."""
+        """Return the conditions with the time of their last change."""
         before = {each.type: each for each in self.stored.status.conditions} if self.stored else {}
         timed = []
         for each in conditions:

@@ -1,4 +1,4 @@
-"""The file that describes the machine's wiring, for what the driver cannot tell."""
+"""The file that describes the machine's topology, for data that the driver does not report."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _KEY: Final = "topologyFile"
 
 
 class TopologyFile:
-    """Text of `nvidia-smi topo -m`, or NCCL XML. It is read again with every look at the machine."""
+    """Text of `nvidia-smi topo -m`, or NCCL XML. It is read again at each discovery."""
 
     def __init__(self, path: str, problems: dict[str, str] | None = None) -> None:
-        """`problems`: where it is said, under topologyFile, why the file is not used."""
+        """`problems` gets, under topologyFile, the reason why the file is not used."""
         self._path = path
         self._problems = {} if problems is None else problems
 
     @property
     def problem(self) -> str:
-        """Why the file is not used; empty: it is, or there is none."""
+        """Return why the file is not used; empty if it is used, or if there is none."""
         return self._problems.get(_KEY, "")
 
     def complete(self, machine: Machine) -> Machine:
-        """The machine with what only the file tells; as it is where the file cannot be used."""
+        """Return the machine completed by the file; unchanged if the file cannot be used."""
         if not self._path or not machine.devices:
             return machine
         try:
