@@ -14,7 +14,7 @@ import yaml
 
 from kgwe import errors
 from kgwe.kube.api import resources
-from kgwe.kube.api.kgwe import gpuworkload
+from kgwe.kube.api.kgwe import gpuworkload_status
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.crd import definitions
 from kgwe.kube.transport.encoding import JSON
@@ -245,7 +245,7 @@ async def test_status_is_written_only_through_its_own_door(client, namespace):
     manifest = minimal() | {"status": {"phase": "Running", "scheduledNode": "nowhere"}}
     name = manifest["metadata"]["name"]
     created = await client.create(resources.GPU_WORKLOAD, manifest, namespace)
-    assert created.status == gpuworkload.GPUWorkloadStatus()
+    assert created.status == gpuworkload_status.GPUWorkloadStatus()
 
     patched = await client.patch(
         resources.GPU_WORKLOAD,
@@ -254,14 +254,14 @@ async def test_status_is_written_only_through_its_own_door(client, namespace):
         namespace,
         subresource="status",
     )
-    assert patched.status.phase == gpuworkload.Phase.PENDING
+    assert patched.status.phase == gpuworkload_status.Phase.PENDING
     assert patched.spec.priority == 0
     assert patched.metadata.generation == created.metadata.generation
 
     replaced = await client.replace(
         resources.GPU_WORKLOAD, name, patched.manifest() | {"status": {"phase": "Failed"}}, namespace
     )
-    assert replaced.status.phase == gpuworkload.Phase.PENDING
+    assert replaced.status.phase == gpuworkload_status.Phase.PENDING
     with pytest.raises(errors.Permanent, match='Unsupported value: "Lost"'):
         await client.patch(resources.GPU_WORKLOAD, name, {"status": {"phase": "Lost"}}, namespace, subresource="status")
 
@@ -288,12 +288,12 @@ async def test_an_object_survives_the_way_through_the_struct_and_back(client, na
     manifest = documents(ROOT / "examples" / "distributed.yaml")[0]
     manifest["metadata"] = {"name": "round-trip"}
     await client.create(resources.GPU_WORKLOAD, manifest, namespace)
-    status = gpuworkload.GPUWorkloadStatus(
-        phase=gpuworkload.Phase.SUCCEEDED,
+    status = gpuworkload_status.GPUWorkloadStatus(
+        phase=gpuworkload_status.Phase.SUCCEEDED,
         scheduledNode="gpu-1",
-        placements=(gpuworkload.PodPlacement("gpu-1", 1), gpuworkload.PodPlacement("gpu-2", 3)),
+        placements=(gpuworkload_status.PodPlacement("gpu-1", 1), gpuworkload_status.PodPlacement("gpu-2", 3)),
         allocatedGPUs=("GPU-1", "GPU-2"),
-        migInstances=(gpuworkload.MIGInstance("GPU-1", "MIG-1", "1g.10gb"),),
+        migInstances=(gpuworkload_status.MIGInstance("GPU-1", "MIG-1", "1g.10gb"),),
         schedulingScore=97,
         estimatedBandwidth=450.5,
         startTime="2026-01-01T00:00:00Z",

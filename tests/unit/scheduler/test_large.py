@@ -13,7 +13,7 @@ from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload.manifests import pod_template, run_manifest, workload_ask
 from kgwe.cluster.workload.workload import status_patch
 from kgwe.kube.api import resources
-from kgwe.kube.api.kgwe.gpuworkload import GPUWorkloadStatus
+from kgwe.kube.api.kgwe.gpuworkload_status import GPUWorkloadStatus
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.plan import Plan
 

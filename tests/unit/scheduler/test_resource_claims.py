@@ -38,7 +38,7 @@ from kgwe.cluster.workload.manifests import dra_claims, pod_template, run_manife
 from kgwe.cluster.workload.scheduler_policy import with_device_mode
 from kgwe.cluster.workload.workload import from_kgwe
 from kgwe.kube.api import resources
-from kgwe.kube.translate.nodes import CLAIMS_LABEL
+from kgwe.kube.translate.node_builder import CLAIMS_LABEL
 from kgwe.model.units import amounts
 from kgwe.placement.live.fleet import Holding
 from kgwe.placement.planning.plan import Plan, Seat

@@ -11,7 +11,8 @@ from kgwe.cluster.workload import metadata_keys
 from kgwe.cluster.workload.runs import Run
 from kgwe.cluster.workload.workload import Details, Status, from_kgwe, from_warp, status_patch
 from kgwe.kube.api import resources
-from kgwe.kube.api.kgwe.gpuworkload import GPURequirements, GPUWorkload, GPUWorkloadSpec, MIGRequest
+from kgwe.kube.api.kgwe.gpu_requirements import GPURequirements, MIGRequest
+from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload, GPUWorkloadSpec
 from kgwe.kube.api.kgwe.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
 from kgwe.kube.api.meta import Condition, ObjectMeta
 from kgwe.kube.translate.nodes import Cards

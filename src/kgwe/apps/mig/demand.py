@@ -10,7 +10,7 @@ import msgspec
 from kgwe import errors
 from kgwe.cluster.workload import metadata_keys
 from kgwe.kube.api import core, timestamp
-from kgwe.kube.api.kgwe.gpuworkload import Phase
+from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.api.kgwe.mig import PROFILES
 from kgwe.kube.dialects.membership import PLAN_GATE
 from kgwe.kube.translate import podspec

@@ -28,7 +28,7 @@ from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.cluster.workload.workload import Workload
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
-from kgwe.kube.api.kgwe.gpuworkload import Phase
+from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.client.client import Forbidden
 from kgwe.model.units.phrasing import counted
 from kgwe.placement.fleet.snapshot import list_gpus

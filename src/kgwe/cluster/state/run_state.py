@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe.cluster.workload import placement_annotations, scheduler_policy
-from kgwe.kube.api.kgwe.gpuworkload import Phase
+from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.model.units.phrasing import counted
 
 if TYPE_CHECKING:

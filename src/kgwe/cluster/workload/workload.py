@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from kgwe.kube.api import resources
-from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload, Phase, RecoveryPolicy, WorkloadType
+from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload, RecoveryPolicy, WorkloadType
+from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.api.kgwe.warp import Priority, WarpGPUWorkload
 from kgwe.model.gpu import mig
 from kgwe.model.units import amounts

@@ -1,7 +1,7 @@
-"""Which cards KGWE cuts, and what of a card may be given out while it is not yet cut as asked.
+"""Which GPUs KGWE cuts into MIG slices, and what of a GPU is offered until it has its layout.
 
-Nothing that has to change is offered: a card that is to be cut is not given whole (or the first pod of a new node
-would take it, and the cut would wait for its end), and a slice that is to go is not given to anybody else.
+What has to change is not offered. A GPU that is to be cut is not given to a pod as a whole: the cut would have to wait
+until that pod ends. A slice that is to be removed is given to no other pod.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from kgwe.model.gpu import catalog
 from kgwe.model.gpu.mig import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from kgwe.kube.api.kgwe.gpunode import CardSpec, GPUDevice, GPUNode, MIGInstance, MIGLayout
     from kgwe.kube.api.kgwe.migstrategy import MIGStrategy
 
-#: what NVIDIA's mig-manager is told to make of a node, and how far it is
+#: the layout that NVIDIA's mig-manager gives the node, and how far it has come
 CONFIG_LABEL: Final = "nvidia.com/mig.config"
 STATE_LABEL: Final = "nvidia.com/mig.config.state"
 #: whether the GPU operator runs mig-manager on the node; "false" takes it away and leaves the other labels
@@ -29,7 +29,7 @@ STRATEGY_LABEL: Final = "nvidia.com/mig.strategy"
 CAPABLE_LABEL: Final = "nvidia.com/mig.capable"
 _PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 
-# After a failed cut what is there is given out until the next attempt.
+# After a failed cut, the existing slices are offered until the next attempt.
 _NOT_NOW: Final = (Phase.ROLLED_BACK, Phase.FAILED)
 _UNCUT: Final = "all-disabled"
 _UNDER_WAY: Final = ("", "pending", "rebooting")
@@ -38,7 +38,7 @@ _GB_IN_MIB: Final = 1000
 
 
 def left_alone(labels: Mapping[str, str]) -> str:
-    """Why KGWE does not cut the cards of a node; empty when it may."""
+    """Why KGWE does not cut the GPUs of a node; empty: it may."""
     if _has_manager(labels):
         return f"mig-manager cuts it (label {CONFIG_LABEL})"
     if labels.get(STRATEGY_LABEL) == "single":
@@ -51,7 +51,7 @@ def _has_manager(labels: Mapping[str, str]) -> bool:
 
 
 def selects_gpu(strategy: MIGStrategy, labels: Mapping[str, str], device: GPUDevice) -> bool:
-    """Whether the strategy means this card of a node with these labels."""
+    """Whether the strategy selects this GPU of a node with these labels."""
     wanted = strategy.spec.gpuSelector
     return (
         device.mig.capable
@@ -63,19 +63,31 @@ def selects_gpu(strategy: MIGStrategy, labels: Mapping[str, str], device: GPUDev
 
 
 def read_layouts(gpu_node: GPUNode | None) -> dict[str, MIGLayout]:
-    """Card -> what it is to be cut into, for the cards that somebody has decided on."""
+    """GPU -> its desired layout, where one was decided."""
     return {uuid: card.mig for uuid, card in read_specs(gpu_node).items()}
 
 
 def read_specs(gpu_node: GPUNode | None) -> dict[str, CardSpec]:
-    """Card -> all that is asked of it."""
+    """GPU -> its desired state."""
     return {card.uuid: card for card in gpu_node.spec.cards} if gpu_node else {}
+
+
+def find_held_back(
+    devices: Iterable[GPUDevice],
+    layouts: Mapping[str, MIGLayout],
+    labels: Mapping[str, str],
+    strategies: Collection[MIGStrategy],
+) -> frozenset[int]:
+    """Indexes of the GPUs of a node that are held back (`is_held_back`)."""
+    return frozenset(
+        device.index for device in devices if is_held_back(device, layouts.get(device.uuid), labels, strategies)
+    )
 
 
 def is_held_back(
     device: GPUDevice, layout: MIGLayout | None, labels: Mapping[str, str], strategies: Iterable[MIGStrategy]
 ) -> bool:
-    """Whether a card that is whole now is to be cut first, or may be: nobody has decided on it yet."""
+    """Whether a whole GPU is to be cut before a pod gets it, or may be: no layout was decided yet."""
     if device.mig.enabled or not device.mig.capable:
         return False
     if layout is not None:
@@ -89,8 +101,7 @@ def is_held_back(
 
 
 def is_unknown(labels: Mapping[str, str], strategies: Iterable[MIGStrategy]) -> bool:
-    """Whether the cards of a node that nobody has described yet may be meant by a strategy: its agent comes later than
-    its device plugin."""
+    """Whether a strategy may select GPUs of a node without a GPUNode: its agent starts after its device plugin."""
     if labels.get(CAPABLE_LABEL) != "true" or left_alone(labels):
         return False
     return any(strategy.status.observedGeneration and _may_select(strategy, labels) for strategy in strategies)
@@ -104,7 +115,7 @@ def _may_select(strategy: MIGStrategy, labels: Mapping[str, str]) -> bool:
 
 
 def is_offered(device: GPUDevice, instance: MIGInstance, layout: MIGLayout | None) -> bool:
-    """Whether a slice that is there stays, and nobody was asked to leave it."""
+    """Whether an existing slice stays, and no pod is to leave it."""
     if layout is None:
         return True
     name = f"{instance.profile}@{instance.start}"

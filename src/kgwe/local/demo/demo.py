@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kgwe import errors
 from kgwe.kube.api import resources
-from kgwe.kube.api.kgwe.gpuworkload import Phase
+from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.client import manifests
 from kgwe.kube.client.informer import Informer
 from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from kgwe.kube.api import schema
-from kgwe.kube.api.kgwe import gpuworkload, mig, warp
+from kgwe.kube.api.kgwe import gpu_requirements, gpuworkload, gpuworkload_status, mig, warp
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.api.schema import ApiStruct, Column, CustomObject, Definition, Rule, Timestamp, about, duration, matching
 from kgwe.kube.crd import definitions
@@ -45,7 +45,7 @@ class Sample(ApiStruct, frozen=True):
     must: Annotated[float, about("Needed.", gt=0, le=9)]
     inner: Annotated[Inner, about("Inside.", rules=(Rule("true", "never"),))] = Inner()
     maybe: Annotated[int | None, about("Optional.")] = None
-    word: Annotated[str, about("Word.", enum=gpuworkload.Phase)] = gpuworkload.Phase.PENDING
+    word: Annotated[str, about("Word.", enum=gpuworkload_status.Phase)] = gpuworkload_status.Phase.PENDING
     flag: Annotated[bool, about("Flag.")] = False
     number: Annotated[int, about("Number.")] = 0
     numbers: Annotated[tuple[float, ...], about("Numbers.", unique=True)] = (0.5, 1.0)
@@ -274,12 +274,12 @@ def test_a_manifest_leaves_out_defaults_and_names_its_kind():
     ("outer", "inner", "required"), [(None, None, None), (300.0, None, 300.0), (None, 600.0, 600.0), (5.0, 5.0, 5.0)]
 )
 def test_the_required_bandwidth_is_found_wherever_it_is_written(outer, inner, required):
-    topology = gpuworkload.Topology(minBandwidthGBps=inner)
-    requirements = gpuworkload.GPURequirements(count=2, minBandwidthGBps=outer, topology=topology)
+    topology = gpu_requirements.Topology(minBandwidthGBps=inner)
+    requirements = gpu_requirements.GPURequirements(count=2, minBandwidthGBps=outer, topology=topology)
     assert requirements.required_bandwidth_gb_per_s == required
 
 
 @pytest.mark.parametrize(("count", "per_pod", "pods"), [(8, None, 1), (8, 2, 4), (None, None, 1)])
 def test_gpus_per_pod_divides_the_workload(count, per_pod, pods):
-    requirements = gpuworkload.GPURequirements(count=count)
+    requirements = gpu_requirements.GPURequirements(count=count)
     assert gpuworkload.GPUWorkloadSpec(requirements, gpusPerPod=per_pod).pods == pods

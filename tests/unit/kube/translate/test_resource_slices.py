@@ -9,7 +9,8 @@ import pytest
 
 from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpunode import HealthState
-from kgwe.kube.translate.nodes import CLAIMS_LABEL, FleetReader
+from kgwe.kube.translate.node_builder import CLAIMS_LABEL
+from kgwe.kube.translate.nodes import FleetReader
 from kgwe.kube.translate.resource_slices import DeviceSlices, describe_node
 from kgwe.local.fleet import gpunodes, models, resource_slices
 from kgwe.model.simfleet import inventory

@@ -23,7 +23,8 @@ from kgwe.cluster.state import effective_seats
 from kgwe.cluster.workload import metadata_keys, placement_annotations, plan_details, relocation
 from kgwe.cluster.workload.owner import parse_gang
 from kgwe.cluster.workload.plan_text import PlanTooLarge
-from kgwe.kube.api.kgwe.gpuworkload import Phase, RecoveryPolicy
+from kgwe.kube.api.kgwe.gpuworkload import RecoveryPolicy
+from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.client.events import Event
 from kgwe.placement.live.fleet import Holding
 from kgwe.placement.planning.plan import Seat

@@ -12,7 +12,7 @@ from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.cluster.state import run_state
 from kgwe.cluster.workload import scheduler_policy
 from kgwe.kube.api import timestamp
-from kgwe.kube.api.kgwe.gpuworkload import Phase
+from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:

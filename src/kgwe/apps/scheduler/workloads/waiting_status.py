@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.cluster.workload.workload import status_patch
 from kgwe.kube.api import timestamp
-from kgwe.kube.api.kgwe.gpuworkload import Phase
+from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

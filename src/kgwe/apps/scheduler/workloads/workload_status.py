@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kgwe.cluster.workload import metadata_keys
 from kgwe.cluster.workload.conditions import COMPLETE, DEGRADED, FAILED, RUNNING, SCHEDULED, SUCCEEDED
 from kgwe.cluster.workload.workload import NO_DETAILS, Placed, Status
-from kgwe.kube.api.kgwe.gpuworkload import Phase
+from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.api.meta import Condition
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.snapshot import list_gpus

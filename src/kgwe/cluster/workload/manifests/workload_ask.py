@@ -11,7 +11,7 @@ from kgwe import errors
 from kgwe.cluster.workload.manifests.pod_template import requests_gpus_itself
 from kgwe.kube.api import core
 from kgwe.kube.translate import podrequest, podspec
-from kgwe.kube.translate.nodes import CLAIMS_LABEL
+from kgwe.kube.translate.node_builder import CLAIMS_LABEL
 from kgwe.model.devices import shares
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.constraints import Constraints

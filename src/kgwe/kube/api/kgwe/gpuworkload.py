@@ -1,54 +1,20 @@
-"""GPUWorkload of kgwe.nvidia.io/v1: one object for a whole GPU job, from what it needs to where it ran."""
+"""GPUWorkload of kgwe.nvidia.io/v1: one object for a whole GPU job."""
 
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
-from kgwe.kube.api.kgwe.mig import PROFILES
+from kgwe.kube.api.kgwe.gpu_requirements import GPURequirements
+from kgwe.kube.api.kgwe.gpuworkload_status import DEGRADED_REASON, GPUWorkloadStatus
 from kgwe.kube.api.kgwe.podtemplate import POD_TEMPLATE
 from kgwe.kube.api.kgwe.schedulerconfig import DEVICE_MODES
-from kgwe.kube.api.schema import (
-    AGE,
-    ApiStruct,
-    Column,
-    Conditions,
-    CustomObject,
-    Definition,
-    Rule,
-    Timestamp,
-    about,
-    matching,
-)
-from kgwe.model.devices import shares as pieces
-from kgwe.model.gpu.catalog import Architecture
-from kgwe.model.units.limits import MAX_GPUS_PER_NODE, MOST_GPUS, MOST_PODS
-
-#: of both kinds: why a running workload is not whole; empty while it is
-DEGRADED_REASON = ".status.conditions[?(@.type=='Degraded')].reason"
+from kgwe.kube.api.schema import AGE, ApiStruct, Column, CustomObject, Definition, Rule, about, matching
+from kgwe.model.units.limits import MAX_GPUS_PER_NODE
 
 # Names end up in labels, Job names and host names, all of which stop at a DNS label.
 NAME_IS_A_LABEL = Rule(
     "self.metadata.name.size() <= 63 && !self.metadata.name.contains('.')",
     "the name becomes part of Job, pod and host names: use at most 63 characters, only a-z, 0-9 and -, and no dots",
 )
-
-
-class Phase(StrEnum):
-    """How far a workload has come. Pending waits for room, Scheduling is being planned, Scheduled has its Job."""
-
-    PENDING = "Pending"
-    SCHEDULING = "Scheduling"
-    SCHEDULED = "Scheduled"
-    RUNNING = "Running"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-
-
-class TopologyPreference(StrEnum):
-    NONE = "None"
-    NVLINK_OPTIMAL = "NVLinkOptimal"
-    NVLINK_REQUIRED = "NVLinkRequired"
-    SAME_NUMA = "SameNUMA"
-    SAME_PCIE_SWITCH = "SamePCIeSwitch"
 
 
 class SpotPolicy(StrEnum):
@@ -69,14 +35,6 @@ SPOT_POLICY = about(
 )
 
 
-class HardwareUniformity(StrEnum):
-    """Whether all pods are on nodes of one CPU architecture and one GPU model."""
-
-    SAME = "Same"
-    PREFER_SAME = "PreferSame"
-    ANY = "Any"
-
-
 class WorkloadType(StrEnum):
     TRAINING = "Training"
     INFERENCE = "Inference"
@@ -84,143 +42,6 @@ class WorkloadType(StrEnum):
     DATA_PREPROCESSING = "DataPreprocessing"
     REINFORCEMENT = "Reinforcement"
     VISUALIZATION = "Visualization"
-
-
-class Topology(ApiStruct, frozen=True):
-    """How the GPUs must be connected and how close the pods must be."""
-
-    preference: Annotated[
-        str,
-        about(
-            "NVLinkRequired never runs without NVLink between all GPUs of a pod, SameNUMA only on GPUs of one NUMA"
-            " node, SamePCIeSwitch only on GPUs with no host bridge between them; all three wait until such GPUs are"
-            " free, and GPUs whose wiring is not known never count. NVLinkOptimal raises the score of better wired GPUs"
-            " and, like None, never keeps the workload waiting.",
-            enum=TopologyPreference,
-        ),
-    ] = TopologyPreference.NONE
-    minBandwidthGBps: Annotated[
-        float | None,
-        about(
-            "Least bandwidth, in GB/s, between the GPUs of a pod; slower sets of GPUs are never used.",
-            gt=0,
-        ),
-    ] = None
-    requiredLevel: Annotated[
-        str,
-        about(
-            "Network level (leaf, spine, nvlink, node …) of which one domain must hold all pods. "
-            "Otherwise the workload waits.",
-            max_length=63,
-        ),
-    ] = ""
-    preferredLevel: Annotated[
-        str, about("Network level of which one domain should hold all pods, if one can.", max_length=63)
-    ] = ""
-    segmentSize: Annotated[
-        int | None,
-        about("Groups of so many consecutive pods each stay inside one domain of segmentLevel.", ge=2, le=MOST_PODS),
-    ] = None
-    segmentLevel: Annotated[str, about("Level that each segment stays inside; left out: nvlink.", max_length=63)] = ""
-
-
-class MIGRequest(ApiStruct, frozen=True):
-    """Slices of GPUs instead of whole ones."""
-
-    profile: Annotated[str, about("The MIG profile of every slice, such as 1g.10gb.", enum=PROFILES)]
-    count: Annotated[int, about("How many slices.", ge=1, le=448)] = 1
-
-
-class GPURequirements(ApiStruct, frozen=True):
-    """What the workload needs from GPUs: whole ones (count), a share of one (share) or slices (mig)."""
-
-    rules: ClassVar = (
-        Rule(
-            "has(self.count) || has(self.mig) || has(self.share)",
-            "say how many GPUs: set gpuRequirements.count for whole GPUs, gpuRequirements.share for a part of one or"
-            " gpuRequirements.mig for MIG slices",
-        ),
-        Rule(
-            "!(has(self.count) && has(self.mig))",
-            "count asks for whole GPUs and mig for slices: remove gpuRequirements.count and give the number of slices"
-            " in gpuRequirements.mig.count",
-        ),
-        Rule(
-            "!has(self.share) || !(has(self.count) || has(self.mig))",
-            "share asks for a part of one GPU: remove gpuRequirements.share, or both count and mig",
-        ),
-        Rule(
-            "!has(self.share) || !has(self.topology) || self.topology.preference != 'NVLinkRequired'",
-            "a share is of one GPU and has nothing to be wired to: remove topology.preference NVLinkRequired, or ask"
-            " for whole GPUs with count",
-        ),
-        Rule(
-            "!has(self.minBandwidthGBps) || !has(self.topology) || !has(self.topology.minBandwidthGBps)"
-            " || self.minBandwidthGBps == self.topology.minBandwidthGBps",
-            "minBandwidthGBps is given twice with different values: keep gpuRequirements.topology.minBandwidthGBps"
-            " and remove gpuRequirements.minBandwidthGBps",
-        ),
-        Rule(
-            "!has(self.mig) || !has(self.topology) || self.topology.preference != 'NVLinkRequired'",
-            "MIG slices have no NVLink: remove topology.preference NVLinkRequired, or ask for whole GPUs with count",
-        ),
-    )
-
-    count: Annotated[int | None, about("How many whole GPUs, over all pods together.", ge=1, le=MOST_GPUS)] = None
-    minMemoryGB: Annotated[
-        int | None,
-        about(
-            "Least memory of each GPU, in GB.",
-            ge=1,
-            rules=(Rule("self <= 1024", "minMemoryGB is the memory of one GPU in GB, not MB: give at most 1024"),),
-        ),
-    ] = None
-    minBandwidthGBps: Annotated[
-        float | None, about("Older place of topology.minBandwidthGBps; give it in one of the two.", gt=0)
-    ] = None
-    topology: Annotated[Topology, about("How the GPUs must be connected and how close the pods must be.")] = Topology()
-    mig: Annotated[MIGRequest | None, about("MIG slices instead of whole GPUs; not together with count.")] = None
-    share: Annotated[
-        float | None,
-        about(
-            "A part of one GPU instead of whole ones: one of the equal pieces (nvidia.com/gpu.shared) that some nodes"
-            " divide their GPUs into, 0.5 for a half. Pieces take turns, or run side by side with MPS; see the docs on"
-            " sharing for what keeps them apart.",
-            gt=0,
-            rules=(
-                Rule(
-                    f"[{', '.join(str(each) for each in range(pieces.FEWEST, pieces.MOST + 1))}].exists(n,"
-                    f" self * double(n) >= {1 - pieces.TOLERANCE} && self * double(n) <= {1 + pieces.TOLERANCE})",
-                    f"gpuRequirements.share is {pieces.MEANING}",
-                ),
-            ),
-        ),
-    ] = None
-    gpuModel: Annotated[
-        str,
-        about(
-            "Only GPUs of this model: a product name as GPU feature discovery labels it (NVIDIA-H100-80GB-HBM3) or"
-            " a word of it (H100).",
-            max_length=128,
-        ),
-    ] = ""
-    architecture: Annotated[str, about("Only GPUs of this architecture.", enum=Architecture)] = ""
-    hardware: Annotated[
-        str,
-        about(
-            "Whether all pods are on nodes of one CPU architecture and one GPU model: Same waits for such nodes,"
-            " PreferSame mixes GPU models where it would wait otherwise, Any mixes both. A podTemplate that names"
-            " kubernetes.io/arch in its node selector or required affinity decides on the CPU architecture itself.",
-            enum=HardwareUniformity,
-        ),
-    ] = HardwareUniformity.SAME
-
-    @property
-    def required_bandwidth_gb_per_s(self) -> float | None:
-        """The bandwidth asked for, wherever it was written; the schema refuses two different answers."""
-        if self.topology.minBandwidthGBps is not None:
-            return self.topology.minBandwidthGBps
-        return self.minBandwidthGBps
 
 
 class DistributedConfig(ApiStruct, frozen=True):
@@ -401,80 +222,6 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
         """How many pods the workload is made of."""
         count = self.gpuRequirements.count
         return count // self.gpusPerPod if count and self.gpusPerPod else 1
-
-
-class MIGInstance(ApiStruct, frozen=True):
-    """One slice the workload holds."""
-
-    parentGPU: Annotated[str, about("UUID of the GPU that it is cut from.")]
-    instanceUUID: Annotated[str, about("UUID of the slice.")]
-    profile: Annotated[str, about("Its MIG profile.")]
-
-
-class PodPlacement(ApiStruct, frozen=True):
-    """A run of consecutive ranks on one node."""
-
-    node: Annotated[str, about("The node.")]
-    pods: Annotated[int, about("How many pods are planned there.", ge=1)] = 1
-    gpus: Annotated[tuple[str, ...], about("UUIDs of the GPUs planned for them, in rank order.", max_items=1024)] = ()
-
-
-class ScorePart(ApiStruct, frozen=True):
-    """One part of the score."""
-
-    name: Annotated[str, about("What it measures.")]
-    points: Annotated[float, about("Points of this part.", ge=0)]
-
-
-class StartEstimate(ApiStruct, frozen=True):
-    """When a waiting workload is thought to start, from the run times that are known."""
-
-    p50: Annotated[Timestamp, about("The workload starts before this time with a probability of one half.")]
-    p90: Annotated[Timestamp, about("The workload starts before this time with a probability of nine tenths.")]
-
-
-class GPUWorkloadStatus(ApiStruct, frozen=True):
-    """Where the workload is and how it is doing; written by the controller."""
-
-    phase: Annotated[str, about("Phase of the workload.", enum=Phase)] = ""
-    message: Annotated[str, about("What the workload waits for, or what went wrong.", max_length=4096)] = ""
-    requestedGPUs: Annotated[
-        str,
-        about("The GPUs asked for, as kubectl get shows them: 8, 2×1g.10gb or 0.5.", max_length=64),
-    ] = ""
-    scheduledNode: Annotated[str, about("The node of the first pod.")] = ""
-    placements: Annotated[
-        tuple[PodPlacement, ...],
-        about(
-            "The planned nodes in rank order; the first 512 of a larger plan, with the UUIDs of its first 512 GPUs.",
-            max_items=1024,
-        ),
-    ] = ()
-    nodeCount: Annotated[int, about("How many nodes are planned, also those that placements leaves out.", ge=0)] = 0
-    nodeSummary: Annotated[
-        str,
-        about("The planned nodes, as kubectl get shows them: the first one, and how many more.", max_length=300),
-    ] = ""
-    domain: Annotated[str, about("Lowest network domain that holds all of it, as level/name.", max_length=256)] = ""
-    reasons: Annotated[str, about("Why it was placed there, or what would start it now.", max_length=4096)] = ""
-    scoreParts: Annotated[tuple[ScorePart, ...], about("Parts of the score.", max_items=8)] = ()
-    estimatedStart: Annotated[StartEstimate | None, about("Estimated start of a waiting workload.")] = None
-    jobName: Annotated[str, about("The Job, or for inference the Deployment, that runs the pods.")] = ""
-    allocatedGPUs: Annotated[
-        tuple[str, ...], about("UUIDs of the GPUs it holds; the first 512 of a larger plan.", max_items=512)
-    ] = ()
-    allocatedGPUCount: Annotated[
-        int, about("How many whole GPUs it holds, also those that allocatedGPUs leaves out.", ge=0)
-    ] = 0
-    migInstances: Annotated[tuple[MIGInstance, ...], about("MIG slices it holds.", max_items=448)] = ()
-    schedulingScore: Annotated[int | None, about("How good the placement is, 0 to 100.", ge=0, le=100)] = None
-    estimatedBandwidth: Annotated[float | None, about("Estimated bandwidth between its GPUs, in GB/s.", ge=0)] = None
-    retryCount: Annotated[int, about("Errors so far under this generation.", ge=0)] = 0
-    lastScheduleTime: Annotated[Timestamp | None, about("When it was last planned.")] = None
-    startTime: Annotated[Timestamp | None, about("When its pods began to run.")] = None
-    completionTime: Annotated[Timestamp | None, about("When it succeeded or failed.")] = None
-    observedGeneration: Annotated[int, about("The metadata.generation this status is about.", ge=0)] = 0
-    conditions: Conditions = ()
 
 
 class GPUWorkload(CustomObject, frozen=True):

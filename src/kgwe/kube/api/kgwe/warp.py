@@ -3,7 +3,8 @@
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from kgwe.kube.api.kgwe.gpuworkload import DEGRADED_REASON, NAME_IS_A_LABEL, SPOT_POLICY, Phase, RetryPolicy
+from kgwe.kube.api.kgwe.gpuworkload import NAME_IS_A_LABEL, SPOT_POLICY, RetryPolicy
+from kgwe.kube.api.kgwe.gpuworkload_status import DEGRADED_REASON, Phase
 from kgwe.kube.api.schema import AGE, ApiStruct, Column, Conditions, CustomObject, Definition, Timestamp, about
 
 

@@ -1,0 +1,94 @@
+"""The status of a GPUWorkload: its phase, its placement, and when it is expected to start."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from kgwe.kube.api.schema import ApiStruct, Conditions, Timestamp, about
+
+#: JSON path, for both kinds: why a running workload is degraded; empty if it is not
+DEGRADED_REASON = ".status.conditions[?(@.type=='Degraded')].reason"
+
+
+class Phase(StrEnum):
+    """How far a workload has come. Pending waits for room, Scheduling is being planned, Scheduled has its Job."""
+
+    PENDING = "Pending"
+    SCHEDULING = "Scheduling"
+    SCHEDULED = "Scheduled"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class MIGInstance(ApiStruct, frozen=True):
+    """One slice the workload holds."""
+
+    parentGPU: Annotated[str, about("UUID of the GPU that it is cut from.")]
+    instanceUUID: Annotated[str, about("UUID of the slice.")]
+    profile: Annotated[str, about("Its MIG profile.")]
+
+
+class PodPlacement(ApiStruct, frozen=True):
+    """A run of consecutive ranks on one node."""
+
+    node: Annotated[str, about("The node.")]
+    pods: Annotated[int, about("How many pods are planned there.", ge=1)] = 1
+    gpus: Annotated[tuple[str, ...], about("UUIDs of the GPUs planned for them, in rank order.", max_items=1024)] = ()
+
+
+class ScorePart(ApiStruct, frozen=True):
+    """One part of the score."""
+
+    name: Annotated[str, about("What it measures.")]
+    points: Annotated[float, about("Points of this part.", ge=0)]
+
+
+class StartEstimate(ApiStruct, frozen=True):
+    """When a waiting workload is thought to start, from the run times that are known."""
+
+    p50: Annotated[Timestamp, about("The workload starts before this time with a probability of one half.")]
+    p90: Annotated[Timestamp, about("The workload starts before this time with a probability of nine tenths.")]
+
+
+class GPUWorkloadStatus(ApiStruct, frozen=True):
+    """Where the workload is and how it is doing; written by the controller."""
+
+    phase: Annotated[str, about("Phase of the workload.", enum=Phase)] = ""
+    message: Annotated[str, about("What the workload waits for, or what went wrong.", max_length=4096)] = ""
+    requestedGPUs: Annotated[
+        str,
+        about("The GPUs asked for, as kubectl get shows them: 8, 2×1g.10gb or 0.5.", max_length=64),
+    ] = ""
+    scheduledNode: Annotated[str, about("The node of the first pod.")] = ""
+    placements: Annotated[
+        tuple[PodPlacement, ...],
+        about(
+            "The planned nodes in rank order; the first 512 of a larger plan, with the UUIDs of its first 512 GPUs.",
+            max_items=1024,
+        ),
+    ] = ()
+    nodeCount: Annotated[int, about("How many nodes are planned, also those that placements leaves out.", ge=0)] = 0
+    nodeSummary: Annotated[
+        str,
+        about("The planned nodes, as kubectl get shows them: the first one, and how many more.", max_length=300),
+    ] = ""
+    domain: Annotated[str, about("Lowest network domain that holds all of it, as level/name.", max_length=256)] = ""
+    reasons: Annotated[str, about("Why it was placed there, or what would start it now.", max_length=4096)] = ""
+    scoreParts: Annotated[tuple[ScorePart, ...], about("Parts of the score.", max_items=8)] = ()
+    estimatedStart: Annotated[StartEstimate | None, about("Estimated start of a waiting workload.")] = None
+    jobName: Annotated[str, about("The Job, or for inference the Deployment, that runs the pods.")] = ""
+    allocatedGPUs: Annotated[
+        tuple[str, ...], about("UUIDs of the GPUs it holds; the first 512 of a larger plan.", max_items=512)
+    ] = ()
+    allocatedGPUCount: Annotated[
+        int, about("How many whole GPUs it holds, also those that allocatedGPUs leaves out.", ge=0)
+    ] = 0
+    migInstances: Annotated[tuple[MIGInstance, ...], about("MIG slices it holds.", max_items=448)] = ()
+    schedulingScore: Annotated[int | None, about("How good the placement is, 0 to 100.", ge=0, le=100)] = None
+    estimatedBandwidth: Annotated[float | None, about("Estimated bandwidth between its GPUs, in GB/s.", ge=0)] = None
+    retryCount: Annotated[int, about("Errors so far under this generation.", ge=0)] = 0
+    lastScheduleTime: Annotated[Timestamp | None, about("When it was last planned.")] = None
+    startTime: Annotated[Timestamp | None, about("When its pods began to run.")] = None
+    completionTime: Annotated[Timestamp | None, about("When it succeeded or failed.")] = None
+    observedGeneration: Annotated[int, about("The metadata.generation this status is about.", ge=0)] = 0
+    conditions: Conditions = ()
