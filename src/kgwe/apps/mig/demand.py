@@ -55,7 +55,7 @@ class Nodes:
         return self._known[key]
 
     def _find(self, bare: core.PodSpec, model: str, architecture: str) -> frozenset[str]:
-        tolerations = podspec.read_tolerations(bare)
+        tolerations = podspec.read_tolerations(bare.tolerations)
         try:
             affinity = podspec.required_affinity(bare.affinity)
         except ValueError:

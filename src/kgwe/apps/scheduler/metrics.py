@@ -47,6 +47,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        # (strategy, placed) -> what counts it: looking that up takes longer than counting
+        self._pod_decisions: dict[tuple[str, bool], tuple[Histogram, Counter]] = {}
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
@@ -208,11 +210,15 @@ class Metrics:
 
     def count_pod_decision(self, strategy: str, *, placed: bool, took_s: float) -> None:
         """The extender decided on a pod."""
-        self.decision_seconds.labels(strategy).observe(took_s)
+        known = self._pod_decisions.get((strategy, placed))
+        if known is None:
+            decisions = self.decisions.labels(strategy, "placed" if placed else "refused")
+            known = self._pod_decisions[strategy, placed] = self.decision_seconds.labels(strategy), decisions
+        known[0].observe(took_s)
         self.attempts.inc()
         if placed:
             self.successes.inc()
-        self.decisions.labels(strategy, "placed" if placed else "refused").inc()
+        known[1].inc()
 
 
 class _Read(Collector):

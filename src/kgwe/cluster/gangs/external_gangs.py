@@ -64,8 +64,6 @@ class ExternalGangs:
         self._objects = objects
         self._booking = booking
         self._report_error = report_error
-        # Pods that belong to no gang -> what was read from them when that was found.
-        self._strangers: dict[str, tuple[object, ...]] = {}
         self._unbound: set[str] = set()  # external pods without a node
         self._leadership = Leadership()
         self._requests = PodRequests(fleet_state, table)
@@ -132,7 +130,7 @@ class ExternalGangs:
         else:
             self._unbound.add(uid)
         if pod is None:
-            self._strangers.pop(uid, None)
+            self._table.read_without_gang.pop(uid, None)
             self._remove_pod(uid)
             return
         member = self._find_membership(uid, pod)
@@ -166,10 +164,11 @@ class ExternalGangs:
 
     def _set_plain(self, uid: str, pod: core.Pod) -> None:
         """The pod belongs to no gang, or was queued and is bound now."""
-        if pod.spec.nodeName and self._table.seat(uid) is not None:
-            self._booking.book(pod)  # in its seat, which is never free in between
-        self._remove_pod(uid)
-        if placement_annotations.is_gated(pod) and not pod.spec.nodeName:
+        if uid in self._table.owners:
+            if pod.spec.nodeName and self._table.seat(uid) is not None:
+                self._booking.book(pod)  # in its seat, which is never free in between
+            self._remove_pod(uid)
+        if not pod.spec.nodeName and placement_annotations.is_gated(pod):
             self._leadership.actions.remove_gate(pod)
 
     def _find_membership(self, uid: str, pod: core.Pod) -> Membership | None:
@@ -185,9 +184,11 @@ class ExternalGangs:
     def _read_membership(self, uid: str, pod: core.Pod) -> Membership | None:
         meta = pod.metadata
         said = (meta.labels, meta.annotations, meta.ownerReferences, pod.spec.schedulingGroup, pod.spec.workloadRef)
-        member = None if self._strangers.get(uid) == said else dialects.find_membership(pod, self._objects.groups())
+        if self._table.read_without_gang.get(uid) == said:
+            return None
+        member = dialects.find_membership(pod, self._objects.groups())
         if member is None:
-            self._strangers[uid] = said
+            self._table.read_without_gang[uid] = said
         return member
 
     def on_group(self, change: Change[Any]) -> None:
@@ -204,7 +205,7 @@ class ExternalGangs:
 
     def _read_unbound(self, namespace: str) -> None:
         """Read the memberships of unbound pods again; empty: of all namespaces."""
-        self._strangers.clear()
+        self._table.read_without_gang.clear()
         for uid in list(self._unbound):
             pod = self._pods.by_uid.get(uid)
             if pod is not None and namespace in ("", pod.metadata.namespace) and self._run_table.is_external(pod):

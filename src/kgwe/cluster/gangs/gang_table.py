@@ -17,6 +17,8 @@ class GangTable:
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}  # owner -> gang
         self.owners: dict[str, str] = {}  # pod uid -> owner
+        #: pods that belong to no gang -> what was read from them when that was found
+        self.read_without_gang: dict[str, tuple[object, ...]] = {}
 
     def seat(self, uid: str) -> Seat | None:
         """(owner, number) of the pod's seat."""
@@ -32,6 +34,10 @@ class GangTable:
     def group_of(self, uid: str) -> Group | None:
         """The gang a pod belongs to."""
         return self.groups.get(self.owners.get(uid, ""))
+
+    def is_in_no_gang(self, uid: str) -> bool:
+        """Whether the pod was read and belongs to no gang."""
+        return uid in self.read_without_gang and uid not in self.owners
 
     def list_owners(self) -> Iterator[str]:
         return iter(self.groups)

@@ -34,8 +34,11 @@ def read_membership(pod: core.Pod) -> Membership | None:
     """A queued pod as a gang of one; None: kube-scheduler places it, or it is bound."""
     if pod.spec.nodeName:
         return None
+    is_gated = placement_annotations.is_gated(pod)
+    if not is_gated and placement_annotations.SEAT_ANNOTATION not in pod.metadata.annotations:
+        return None
     key = Key(pod.metadata.namespace, "Pod", pod.metadata.name)
-    if not placement_annotations.is_gated(pod):
+    if not is_gated:
         said = placement_annotations.seat_of(pod.metadata.annotations)
         if said is None or said[0] != ExternalGangOwner(key).text:
             return None

@@ -23,16 +23,19 @@ class Nominations:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._reserved: set[str] = set()  # pods that may have a reservation
 
     def on_pod(self, uid: str, pod: core.Pod | None) -> None:
         """A pod that no workload owns was added, changed or (None) removed."""
-        key, ledger = Nomination(uid).text, self._ledger
+        ledger = self._ledger
         node = _nominated(pod)
         if node and pod is not None:
             if (wanted := _wanted(pod)) and uid not in ledger.assumed:
-                ledger.reserve_seats(key, {0: Holding(node, wanted)})
-        elif ledger.has_seats(key):
-            ledger.release_seats(key)
+                ledger.reserve_seats(Nomination(uid).text, {0: Holding(node, wanted)})
+                self._reserved.add(uid)
+        elif uid in self._reserved:
+            ledger.release_seats(Nomination(uid).text)
+            self._reserved.remove(uid)
 
 
 def _nominated(pod: core.Pod | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kgwe.cluster.workload import pod_changes, runs
 from kgwe.kube.translate import podspec
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from kgwe.kube.client.informer import Change
 
 
+class GangLookup(Protocol):
+    """What is known of externally created gangs."""
+
+    def is_in_no_gang(self, uid: str) -> bool:
+        """Whether the pod was read and belongs to no gang."""
+
+
 class PodRegistry:
     """Handles changes of pods."""
 
@@ -30,6 +37,7 @@ class PodRegistry:
         run_table: RunTable,
         run_registry: RunRegistry,
         booking: PodBooking,
+        gangs: GangLookup,
         announcer: Announcer,
         signer: Signer | None,
     ) -> None:
@@ -38,6 +46,7 @@ class PodRegistry:
         self._run_table = run_table
         self._run_registry = run_registry
         self._booking = booking
+        self._gangs = gangs
         self._announcer = announcer
         self._signer = signer
 
@@ -52,15 +61,22 @@ class PodRegistry:
             return
         maker = runs.maker_of(pod)
         known = self._index.add(pod, maker)
-        owner = self._run_table.owner_of_maker(maker)
+        # Most changes of a bound pod are of its status alone, which matters to workloads and gangs only.
+        is_booked = bool(pod.spec.nodeName) and pod_changes.is_booked_alike(known, pod)
         if self._run_table.is_external_maker(pod, maker):
-            self._announcer.external_pod_changed(pod.metadata.uid, pod)
-        if pod.spec.nodeName:
-            if not pod_changes.is_booked_alike(known, pod):
-                self._booking.book(pod)
-        elif owner:
+            uid = pod.metadata.uid
+            if not is_booked or not self._gangs.is_in_no_gang(uid):
+                self._announcer.external_pod_changed(uid, pod)
+        if pod.spec.nodeName and not is_booked:
+            self._booking.book(pod)
+        if owner := self._run_table.owner_of_maker(maker):
+            self._announce_owned(owner, change.old, pod)
+
+    def _announce_owned(self, owner: str, old: core.Pod | None, pod: core.Pod) -> None:
+        """Announce what a change of a pod means to the workload that owns it."""
+        if not pod.spec.nodeName:
             self._run_registry.announce_unseated(owner, pod)
-        if owner and pod_changes.is_relevant(change.old, pod):
+        if pod_changes.is_relevant(old, pod):
             self._run_registry.touch(owner)
             if pod.metadata.deletionTimestamp is not None:
                 self._run_registry.announce_all_unseated(owner)

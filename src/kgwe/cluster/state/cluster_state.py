@@ -118,6 +118,7 @@ class ClusterState:
             run_table=self.run_table,
             run_registry=self.run_registry,
             booking=self.booking,
+            gangs=gang_table,
             announcer=self.announcer,
             signer=signer,
         )

@@ -44,21 +44,24 @@ def find_membership(pod: core.Pod, groups: Groups) -> Membership | None:
 
     Ask again when the pod or an object of `groups` in its namespace changes.
     """
-    alone = Key(pod.metadata.namespace, "Pod", pod.metadata.name)
     try:
         spoken = _spoken(pod, groups)
     except Unreadable as exc:
-        return Membership(alone, own.SINGLE.name, problem=exc.problem)
+        return Membership(_alone(pod), own.SINGLE.name, problem=exc.problem)
     if spoken.isdisjoint(_KEYS) and not any(is_used(pod) for is_used in _IN_SPEC):
         return None
     for dialect in DIALECTS:
         try:
             key = dialect.key(pod, groups)
         except Unreadable as exc:
-            return Membership(alone, dialect.name, problem=exc.problem)
+            return Membership(_alone(pod), dialect.name, problem=exc.problem)
         if key is not None:
             return _member(pod, key, groups, dialect, spoken)
     return None
+
+
+def _alone(pod: core.Pod) -> Key:
+    return Key(pod.metadata.namespace, "Pod", pod.metadata.name)
 
 
 def _spoken(pod: core.Pod, groups: Groups) -> set[str]:

@@ -22,8 +22,9 @@ cards like that:
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kgwe import errors
 from kgwe.kube.translate import podspec
@@ -52,6 +53,12 @@ SPOT_OK: Final = "gpu-autoscaler.io/spot-ok"
 PREEMPTIBLE: Final = f"{_PREFIX}preemptible"
 # Gigabytes, or gigabytes per second: more than any card has, and few enough for every array they are compared with.
 _LARGEST_NUMBER: Final = 10**6
+# All annotations that are read here.
+_ANNOTATIONS: Final = frozenset(
+    {PREFERENCE, MIN_BANDWIDTH, MIN_MEMORY, MODEL, ARCHITECTURE, STRATEGY, SHARE, SPOT_POLICY, SPOT_OK, PREEMPTIBLE}
+)
+# Different requests that are kept: pods of one template ask for the same.
+_KEPT: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +76,33 @@ def read_request(pod: core.Pod, *, pieces: int = 0) -> PodRequest:
 
     `pieces`: into how many shares a card is divided, for a pod that asks for one and does not say how large.
     """
-    wanted = podspec.sum_requests(pod.spec)
-    said = pod.metadata.annotations
+    spec = pod.spec
+    return _read(
+        tuple(podspec.sum_requests(spec).items()),
+        tuple((name, text) for name, text in pod.metadata.annotations.items() if name in _ANNOTATIONS),
+        _Where(tuple(spec.nodeSelector.items()), spec.affinity, spec.tolerations),
+        pieces,
+    )
+
+
+class _Where(NamedTuple):
+    """What a spec says about nodes."""
+
+    selector: tuple[tuple[str, str], ...]
+    affinity: core.Affinity
+    tolerations: tuple[core.Toleration, ...]
+
+
+@functools.lru_cache(_KEPT)
+def _read(
+    amounts: tuple[tuple[str, int], ...],
+    annotations: tuple[tuple[str, str], ...],
+    where: _Where,
+    pieces: int,
+) -> PodRequest:
+    wanted, said = dict(amounts), dict(annotations)
     try:
-        affinity = podspec.required_affinity(pod.spec.affinity)
+        affinity = podspec.required_affinity(where.affinity)
     except ValueError as exc:
         raise errors.Permanent(f"node affinity: {exc}") from exc
     strategy = said.get(STRATEGY, "")
@@ -87,7 +117,7 @@ def read_request(pod: core.Pod, *, pieces: int = 0) -> PodRequest:
             model=said.get(MODEL, ""),
             architecture=said.get(ARCHITECTURE, ""),
             constraints=Constraints(
-                tuple(sorted(pod.spec.nodeSelector.items())), affinity, podspec.read_tolerations(pod.spec)
+                tuple(sorted(where.selector)), affinity, podspec.read_tolerations(where.tolerations)
             ),
             spot=spot_policy(said, strategy=strategy),
         ),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kgwe.model.units import amounts, quantity
 from kgwe.placement.fleet.constraints import Operator, Requirement
 from kgwe.placement.fleet.taints import Toleration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from kgwe.kube.api import core
     from kgwe.model.units.amounts import Amounts
@@ -22,6 +23,11 @@ GPU_FAMILY_LABEL = "nvidia.com/gpu.family"
 GPU_REPLICAS_LABEL = "nvidia.com/gpu.replicas"
 
 _TERMINAL = ("Succeeded", "Failed")
+
+# Different requests whose sum is kept: pods of one template ask for the same.
+_KEPT_SUMS: Final = 1024
+# (resource, quantity), as a manifest has them.
+_Quantities = tuple[tuple[str, str], ...]
 
 _MOST = 2**63 - 1
 _NUMBER = re.compile(r"(?P<number>\+?\d+\.?\d*(?:[eE]\+?\d+)?)(?P<suffix>[KMGTPE]i|[numkMGTPE])?", re.ASCII)
@@ -41,32 +47,46 @@ def sum_requests(spec: core.PodSpec) -> Amounts:
     Containers run together, init containers one after another before them; an init container that restarts
     (a sidecar) keeps running beside all that come later.
     """
+    return dict(
+        _sum(
+            tuple((each.restartPolicy == "Always", _requested(each.resources)) for each in spec.initContainers),
+            tuple(_requested(each.resources) for each in spec.containers),
+            _requested(spec.resources),
+            tuple(spec.overhead.items()),
+        )
+    )
+
+
+@functools.lru_cache(_KEPT_SUMS)
+def _sum(
+    init_containers: tuple[tuple[bool, _Quantities], ...],
+    containers: tuple[_Quantities, ...],
+    whole_pod: _Quantities,
+    overhead: _Quantities,
+) -> Amounts:
+    """`init_containers`: whether it is a sidecar, and its requests."""
     result: Amounts = {}
     peak: Amounts = {}
-    for container in spec.initContainers:
-        request = _request(container)
-        if container.restartPolicy == "Always":
+    for is_sidecar, quantities in init_containers:
+        request = _parse(dict(quantities))
+        if is_sidecar:
             amounts.add(result, request)
             peak = amounts.largest((peak, result))
         else:
             peak = amounts.largest((peak, amounts.total((result, request))))
-    for container in spec.containers:
-        amounts.add(result, _request(container))
+    for quantities in containers:
+        amounts.add(result, _parse(dict(quantities)))
     if peak:
         result = amounts.largest((peak, result))
-    result |= _request_of(spec.resources)
-    amounts.add(result, _parse(spec.overhead))
+    result |= _parse(dict(whole_pod))
+    amounts.add(result, _parse(dict(overhead)))
     result[amounts.PODS] = 1
     return amounts.cap_request(result)
 
 
-def _request(container: core.Container) -> Amounts:
-    return _request_of(container.resources)
-
-
-def _request_of(resources: core.ResourceRequirements) -> Amounts:
+def _requested(resources: core.ResourceRequirements) -> _Quantities:
     # The API server copies limits to missing requests; templates not yet created need the same rule.
-    return _parse(resources.limits | resources.requests)
+    return tuple((resources.limits | resources.requests).items())
 
 
 def _parse(quantities: Mapping[str, str]) -> Amounts:
@@ -91,8 +111,8 @@ def is_terminal(pod: core.Pod) -> bool:
     return pod.status.phase in _TERMINAL
 
 
-def read_tolerations(spec: core.PodSpec) -> tuple[Toleration, ...]:
-    return tuple(Toleration(t.key, t.operator, t.value, t.effect) for t in spec.tolerations)
+def read_tolerations(tolerations: Iterable[core.Toleration]) -> tuple[Toleration, ...]:
+    return tuple(Toleration(t.key, t.operator, t.value, t.effect) for t in tolerations)
 
 
 def required_affinity(affinity: core.Affinity) -> tuple[tuple[Requirement, ...], ...] | None:

@@ -122,8 +122,15 @@ class Gpus:
             raise ValueError(f"slices and their profile go together: {self}")
 
 
+class _HashedOnce:
+    """Room for the hash of a frozen dataclass that every decision looks up in several caches."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True)
-class Request:
+class Request(_HashedOnce):
     """One pod. Pods of one template are equal requests: whatever is worked out for one holds for all."""
 
     gpus: Gpus
@@ -137,3 +144,19 @@ class Request:
     architecture: str = ""
     constraints: Constraints = ANYWHERE
     spot: SpotPolicy = SpotPolicy.ALLOW
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(self._values()))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Request], tuple[object, ...]]:
+        """Copies in other processes, where texts have other hashes, are hashed there."""
+        return Request, self._values()
+
+    def _values(self) -> tuple[object, ...]:
+        return (
+            self.gpus, self.cpu_milli, self.memory_bytes, self.preference, self.min_bandwidth_gbps, self.min_memory_gb,
+            self.model, self.architecture, self.constraints, self.spot,
+        )  # fmt: skip

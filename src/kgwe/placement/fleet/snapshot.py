@@ -122,6 +122,8 @@ class Snapshot:
     owed: NDArray[np.int32]
     owed_shares: NDArray[np.int32]
     owed_slices: dict[str, NDArray[np.int32]] = field(default_factory=dict)
+    #: False: no pod has anything coming, so these three need not be read
+    has_debts: bool = False
     version: int = 0
     changed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
@@ -182,7 +184,8 @@ class Snapshot:
 
     def changed_since(self, version: int) -> NDArray[np.intp]:
         """Nodes changed since `version`."""
-        return np.flatnonzero(self.changed > version)
+        found: NDArray[np.intp] = (self.changed > version).nonzero()[0]
+        return found
 
     # --- booking ----------------------------------------------------------------------------------------
 
@@ -282,6 +285,7 @@ class Snapshot:
         self.changed[node] = self.version
 
     def _book_debt(self, node: int, owed: Debt, sign: int) -> None:
+        self.has_debts = True
         self.owed[node] += sign * owed.gpus
         self.owed_shares[node] += sign * owed.shares
         for profile, count in owed.slices:

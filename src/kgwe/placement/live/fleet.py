@@ -430,5 +430,6 @@ def copy_rows(source: Snapshot, target: Snapshot, nodes: Iterable[int]) -> None:
         for gpu in source.nodes[node].cut:
             if (node, gpu) in source.free_slices:
                 target.free_slices[node, gpu] = list(source.free_slices[node, gpu])
+    target.has_debts |= source.has_debts
     target.version += 1
     target.changed[rows] = target.version

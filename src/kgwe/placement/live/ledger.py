@@ -173,6 +173,8 @@ class Ledger:
 
     def expire_assumed(self, now: float) -> list[str]:
         """Give up the places of pods that were not bound in time; returns those pods."""
+        if next(iter(self._assumed.values()), now + 1) > now:
+            return []
         # Pods are in the order of their deadlines: stop at the first that still has time.
         late = [uid for uid, _ in itertools.takewhile(lambda each: each[1] <= now, self._assumed.items())]
         for uid in late:
@@ -293,7 +295,8 @@ class Ledger:
     def withdraw_seats(self, owner: str) -> Mapping[int, Holding]:
         """Drop the owner's seats without an announcement, to decide about them again; returns them."""
         had = self._seats.get(owner, _NO_SEATS)
-        self._reserve_seats(owner, {})
+        if had:
+            self._reserve_seats(owner, {})
         return had
 
     def booked_seats(self, owner: str) -> Mapping[int, Holding]:

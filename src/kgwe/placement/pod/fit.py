@@ -84,8 +84,8 @@ class Fitter:
 
     def _free_gpus(self, at: At) -> NDArray[np.int64]:
         """Free GPUs of these nodes, less those that pods on overcommitted nodes get first."""
-        own, owed = self.snapshot.free[at], self.snapshot.owed[at]
-        if not owed.any():
+        own: NDArray[np.int64] = self.snapshot.free[at]
+        if not self.snapshot.has_debts or not (owed := self.snapshot.owed[at]).any():
             return own
         return np.array(
             [_without_lowest(free, most) for free, most in zip(own.tolist(), owed.tolist(), strict=True)], np.int64
@@ -179,8 +179,8 @@ class Fitter:
             return found
         if gpus.milli:
             holds = (snapshot.milli[at] >= gpus.milli) & (snapshot.share_mib[at] >= gpus.share_mib)
-            owed = snapshot.owed_shares[at]
-            fits = holds.any(axis=1) if not owed.any() else _count_shares(snapshot.milli[at], holds, gpus) > owed
+            owed = snapshot.owed_shares[at] if snapshot.has_debts else None
+            fits = holds.any(axis=1) if owed is None else _count_shares(snapshot.milli[at], holds, gpus) > owed
             return np.where(fits, _FITS, _SHARE_TAKEN)
         if gpus.slices:
             free: NDArray[np.int32] = self._count_free_slices(gpus.profile)[at]

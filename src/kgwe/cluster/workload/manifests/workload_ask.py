@@ -30,7 +30,7 @@ def build_ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str
         affinity = podspec.required_affinity(spec.affinity)
     except (msgspec.ValidationError, ValueError) as exc:
         raise errors.Permanent(str(exc)) from exc
-    selector, tolerations = tuple(sorted(spec.nodeSelector.items())), podspec.read_tolerations(spec)
+    selector, tolerations = tuple(sorted(spec.nodeSelector.items())), podspec.read_tolerations(spec.tolerations)
     if workload.claims:
         selector = (*selector, (CLAIMS_LABEL, "true"))
         tolerations = (*tolerations, Toleration(CLAIMS_LABEL, "Exists"))
