@@ -99,3 +99,10 @@ class TestSpot:
     def test_a_policy_that_does_not_exist_is_told_with_those_that_do(self):
         with pytest.raises(errors.Permanent, match="'Never' is none of Avoid, Allow, Require"):
             spot(**{podrequest.SPOT_POLICY: "Never"})
+
+
+def test_pods_of_one_template_share_one_request():
+    """Annotations that are not read here, such as an index, make no difference."""
+    one, other = pod({amounts.GPU: "2"}, index="1"), pod({amounts.GPU: "2"}, index="2")
+    assert podrequest.read_request(one) is podrequest.read_request(other)
+    assert podrequest.read_request(pod({amounts.GPU: "2"}, strategy="pack")) != podrequest.read_request(one)

@@ -35,6 +35,14 @@ def test_containers_run_together_and_a_pod_takes_a_slot():
     assert podspec.sum_requests(spec) == {"cpu": 1500, "memory": 2**30, "nvidia.com/gpu": 3, "pods": 1}
 
 
+def test_a_sum_may_be_changed_by_its_reader():
+    spec = pod_spec(containers=[container(cpu="1")])
+
+    podspec.sum_requests(spec)["cpu"] = 7
+
+    assert podspec.sum_requests(spec)["cpu"] == 1000
+
+
 def test_a_pod_that_asks_for_nothing_takes_a_slot():
     assert podspec.sum_requests(pod_spec(containers=[container()])) == {"pods": 1}
 
