@@ -119,12 +119,13 @@ async def test_the_same_job_in_every_dialect_gets_the_same_nodes(live: Live) -> 
     # Started before anybody has defined anything: it finds the kinds when they come.
     await live.scheduler(group_kinds_seconds="0.5")
     known = await define(client)
-    plans = {}
+    plans: dict[str, list[str]] = {}
     for dialect, text in dialect_wishes.REQUIRED.items():
         kinds = {(each["apiVersion"], each["kind"]) for each in yaml.safe_load_all(text) if each["kind"] != "Pod"}
         if not kinds <= known:
             continue  # older than this Kubernetes, or a Job, which makes its own pods: test_extender has those
-        names = await submit(client, text)
+        # kwok deletes pods by name, sometimes twice: a new pod of the same name may be deleted with the old one.
+        names = await submit(client, text.replace("llama", f"llama{len(plans)}"))
         bound = await bound_all(live, names, dialect)
         plans[dialect] = [bound[name] for name in names]
         await clear(live)
@@ -142,5 +143,11 @@ async def bound_all(live: Live, names: list[str], dialect: str) -> dict[str, str
     try:
         await live.bed.until(lambda: bound().keys() >= {*names})
     except (TimeoutError, pytest.fail.Exception):
-        pytest.fail(f"{dialect}: only {sorted(bound())} of {names} are bound")
+        said = [
+            f"{each.metadata.name}: {condition.reason} {condition.message}"
+            for each in live.bed.pods.store.values()
+            for condition in each.status.conditions
+        ]
+        gangs = (await live.snapshot()).get("gangs")
+        pytest.fail(f"{dialect}: only {sorted(bound())} of {names} are bound; {said}; {gangs}")
     return bound()
