@@ -8,6 +8,8 @@ READY := $(VENV)/.ready
 PYTEST ?= $(BIN)/python -m pytest
 # Test processes. One prefers tests without a cluster, the others cluster tests, which mostly wait.
 WORKERS ?= 3
+# The tests start hundreds of processes: they keep compiled modules, also where the shell says otherwise.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run test test-unit test-slow soak search check format bench crds proto lock clean
 
