@@ -9,6 +9,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import structlog
 from tests.support import families
 
 # The same examples every time: a change fails for what it changed. `make search` looks for examples nobody has seen.
@@ -18,6 +19,14 @@ hypothesis.settings.register_profile("default", deadline=None, max_examples=50, 
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=20, derandomize=True)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=300, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# Plain tracebacks: those with all variables, which structlog prints unless told otherwise, take a second each.
+_LOGS: dict[str, Any] = structlog.get_config()
+_LOGS["processors"] = [
+    *_LOGS["processors"][:-1],
+    structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+]
+structlog.configure(**_LOGS)
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and so would everything they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -42,6 +51,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return kind, modules[item.path], "extender_port" in getattr(item, "fixturenames", ())
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Commands that a test calls configure the logs of the process."""
+    structlog.configure(**_LOGS)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,7 +16,6 @@ def _restored():
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
     yield
-    structlog.reset_defaults()
     root.handlers, root.level = handlers, level
 
 
