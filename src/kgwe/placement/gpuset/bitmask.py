@@ -18,6 +18,7 @@ def list_gpus(mask: int) -> tuple[int, ...]:
 
 
 def make_mask(gpus: Sequence[int]) -> int:
+    """The mask of these GPUs."""
     mask = 0
     for gpu in gpus:
         mask |= 1 << gpu
@@ -25,7 +26,7 @@ def make_mask(gpus: Sequence[int]) -> int:
 
 
 def take_lowest(mask: int, count: int) -> int:
-    """The `count` GPUs of a set that have the lowest numbers."""
+    """The `count` GPUs of a set with the lowest numbers."""
     return make_mask(list_gpus(mask)[:count])
 
 
@@ -36,10 +37,10 @@ def iter_splits(gpus: Sequence[int], size: int) -> Iterator[tuple[int, NDArray[n
     last step: 3**n pairs, not 4**n.
     """
     if size <= len(gpus):
-        yield from _splits(gpus, 0, size, 0, np.zeros(1, np.int64))
+        yield from _iter_splits_from(gpus, 0, size, 0, np.zeros(1, np.int64))
 
 
-def _splits(
+def _iter_splits_from(
     gpus: Sequence[int], at: int, size: int, chosen: int, others: NDArray[np.int64]
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
     if at == len(gpus):
@@ -47,13 +48,13 @@ def _splits(
         return
     bit = 1 << gpus[at]
     if size:
-        yield from _splits(gpus, at + 1, size - 1, chosen | bit, others)
+        yield from _iter_splits_from(gpus, at + 1, size - 1, chosen | bit, others)
     if len(gpus) - at > size:
-        yield from _splits(gpus, at + 1, size, chosen, np.concatenate((others, others | bit)))
+        yield from _iter_splits_from(gpus, at + 1, size, chosen, np.concatenate((others, others | bit)))
 
 
 def find_cliques(neighbours: Sequence[int]) -> NDArray[np.bool_]:
-    """For every set, whether each of its GPUs is a neighbour of every other; one GPU alone always is.
+    """For every set, whether all its GPUs are neighbours of each other; true for one GPU alone.
 
     `neighbours[i]` is the mask of GPU i's neighbours.
     """
@@ -66,7 +67,7 @@ def find_cliques(neighbours: Sequence[int]) -> NDArray[np.bool_]:
 
 
 def find_components(neighbours: Sequence[int]) -> list[int]:
-    """The connected parts, as masks."""
+    """Masks of the connected components."""
     left = (1 << len(neighbours)) - 1
     found = []
     while left:
@@ -83,7 +84,7 @@ def find_components(neighbours: Sequence[int]) -> list[int]:
 
 
 def mirror_masks(n: int) -> NDArray[np.int64]:
-    """Every mask with its bits turned round: of two sets of one size, the larger has the lower first GPU."""
+    """Every mask with its bits reversed: of two sets of one size, the larger has the lower first GPU."""
     masks = np.arange(1 << n, dtype=np.int64)
     out = np.zeros(1 << n, np.int64)
     for gpu in range(n):

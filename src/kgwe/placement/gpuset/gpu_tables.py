@@ -1,27 +1,26 @@
-"""Which GPUs of a node to take: the best set for every mask of free GPUs and every count, as tables.
+"""Tables of the best set of GPUs to take, for every mask of free GPUs and every count.
 
-Best is, in this order:
+The best set is, in this order, one
 
-1. the preference holds (SameNUMA, SamePCIeSwitch, NVLinkRequired),
-2. the ring through the GPUs is fastest (`kgwe.model.gpu.bandwidth`, data-sheet GB/s),
-3. what remains free is worth most to later work (`kgwe.placement.gpuset.leftover`),
-4. the GPUs have the lowest numbers.
+1. that meets the preference (SameNUMA, SamePCIeSwitch, NVLinkRequired),
+2. with the fastest ring through its GPUs (`kgwe.model.gpu.bandwidth`, data-sheet GB/s),
+3. that leaves the free GPUs that are worth most to later workloads (`kgwe.placement.gpuset.leftover`),
+4. with the lowest GPU numbers.
 
-So minBandwidthGBps needs no table of its own: the best set has it, or none does. NVLinkRequired means NVLink
-between every two of the GPUs; SamePCIeSwitch that no path between them passes a host bridge (PIX or PXB);
-SameNUMA that all are on one NUMA node that is known. One GPU alone satisfies each of them.
+So minBandwidthGBps needs no table of its own: either the best set is fast enough, or none is. NVLinkRequired means
+NVLink between every two of the GPUs. SamePCIeSwitch means that no path between them passes a host bridge (PIX or PXB).
+SameNUMA means that all of them are on one known NUMA node. One GPU alone satisfies each of them.
 
 A table is an array over masks, so one look-up answers for every node of a shape:
 
     table = gpu_tables.build_table(wiring, Preference.NVLINK_REQUIRED)
-    table.best_sets(4)[free]    # mask of the GPUs to take; 0: there is no such set
-    table.gb_per_s(4)[free]     # of that set; NONE_GB_PER_S: there is none, UNKNOWN_GB_PER_S: not known
+    table.best_sets(4)[free]    # mask of the GPUs to take; 0: no such set
+    table.gb_per_s(4)[free]     # of that set; NONE_GB_PER_S: no set, UNKNOWN_GB_PER_S: not known
 
-Tables are built on first use, per count, and kept; nodes whose wiring differs in nothing but bus ids share them.
+Tables are built on first use, per count, and cached. Nodes whose wiring differs only in bus ids share them.
 
-A table over all sets of GPUs ends at 16 GPUs. Wider nodes are known by the number of their free GPUs alone
-(`is_wide`): they get the GPUs of the lowest numbers, and their wiring counts as not known, which meets no requirement
-and wins no comparison.
+Tables cover at most 16 GPUs. For wider nodes (`is_wide`) only the number of free GPUs counts: they give the GPUs with
+the lowest numbers, and their wiring counts as unknown, which satisfies no requirement and wins no comparison.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _KEPT: Final = 256
 
 @dataclass(frozen=True)
 class Links:
-    """All about a wiring that matters to the choice: equal links, equal choices."""
+    """The links of a machine, as far as they matter to the choice of GPUs."""
 
     mb_per_s: tuple[tuple[int, ...], ...]
     """Per pair, data-sheet figures; 0: not known."""
@@ -72,7 +71,7 @@ class Links:
 
 @functools.lru_cache(maxsize=_KEPT)
 def read_links(wiring: Wiring) -> Links:
-    """What of the wiring counts here."""
+    """The links of a wiring; equal links have equal tables."""
     n = len(wiring.slots)
     if n > bandwidth.MAX_TABLED_GPUS:
         raise errors.Permanent(f"{n} GPUs in one node: sets are tabled for at most {bandwidth.MAX_TABLED_GPUS}")
@@ -93,7 +92,7 @@ def read_links(wiring: Wiring) -> Links:
 
 
 def find_islands(known: Links) -> frozenset[int]:
-    """Masks of GPUs that belong together: by links of one class or better, by NUMA node, by PCIe switch."""
+    """Masks of GPUs that are joined by links of one class or better, or share a NUMA node or PCIe switch."""
     groups = {near | 1 << gpu for side in (known.numa, known.switch) for gpu, near in enumerate(side)}
     return leftover.find_islands(known.mb_per_s, groups)
 
@@ -111,7 +110,7 @@ class GpuSetChoice:
     gb_per_s: float
     """Of the ring through them, data-sheet figures; infinite for one GPU, UNKNOWN_GB_PER_S when not known."""
     preference_met: bool
-    """Whether the preference holds."""
+    """Whether the set meets the preference."""
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -119,7 +118,7 @@ class GpuSetChoice:
 
 
 class GpuSets:
-    """What holds for every set of GPUs of one kind of node, whatever is asked for."""
+    """Properties of every set of GPUs of one kind of node."""
 
     def __init__(self, known: Links) -> None:
         self.links = known
@@ -133,11 +132,11 @@ class GpuSets:
 
     @functools.cached_property
     def leftover_rank(self) -> NDArray[np.int64]:
-        """Rank of every set by what it is worth when left free."""
+        """Rank of every set by its worth when left free."""
         return _rank_values(leftover.value_sets(np.where(self.sizes > 1, self.mb_per_s, 0), find_islands(self.links)))
 
     def match_preference(self, preference: Preference) -> NDArray[np.bool_]:
-        """For every set, whether the preference holds for it."""
+        """For every set, whether it meets the preference."""
         match preference:
             case Preference.NVLINK_REQUIRED:
                 return bitmask.find_cliques(self.links.nvlink)
@@ -173,7 +172,7 @@ def _gb_per_s(mb_per_s: NDArray[np.int64], sets: NDArray[np.uint16]) -> NDArray[
 
 
 class BestSetTable:
-    """The best sets of one kind of node under one preference; see `table`."""
+    """The best sets of one kind of node under one preference; see `build_table`."""
 
     def __init__(self, rings: GpuSets, preference: Preference, *, required: bool) -> None:
         self.gpu_count = rings.gpu_count
@@ -203,13 +202,13 @@ class BestSetTable:
         return self._bus_gb_per_s[count]
 
     def match_preference(self, count: int) -> NDArray[np.bool_]:
-        """Free mask -> whether there is a set and the preference holds for it."""
+        """Free mask -> whether there is a set that meets the preference."""
         sets = self.best_sets(count)
         holds: NDArray[np.bool_] = self._meets[sets] & (sets != 0)
         return holds
 
     def choose(self, free: int, count: int, min_gb_per_s: float = 0.0) -> GpuSetChoice | None:
-        """The GPUs to take of the free ones; None when no set will do."""
+        """The free GPUs to take; None: no set meets the request."""
         mask = int(self.best_sets(count)[free])
         rate = float(self.gb_per_s(count)[free])
         if not mask or (min_gb_per_s and rate < min_gb_per_s):
@@ -217,13 +216,13 @@ class BestSetTable:
         return GpuSetChoice(mask, rate, bool(self._meets[mask]))
 
     def _build(self, count: int) -> NDArray[np.uint16]:
-        """Meet every set with everything that can be free beside it, and keep for each sum the best set.
+        """Combine every set with everything that can be free beside it, and keep the best set for each free mask.
 
-        What is compared is packed into one integer: preference, rank of the ring, rank of the remainder, and the
-        set itself with its bits turned round, from which it is read back.
+        The merit of a set is one integer: preference, rank of the ring, rank of the GPUs left free, and the set itself
+        with its bits reversed, from which it is read back.
         """
         if count < 1:
-            raise errors.InvariantBroken(f"a set of {count} GPUs was asked for")
+            raise errors.InvariantBroken(f"requested a set of {count} GPUs")
         n = self.gpu_count
         rings = self._rings
         mirrored = bitmask.mirror_masks(n)
@@ -256,16 +255,16 @@ def _freeze(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
 def build_table(wiring: Wiring, preference: Preference = Preference.NONE, *, required: bool = True) -> BestSetTable:
     """The table for nodes wired like this.
 
-    `required` says what happens where the preference cannot hold: True, there is no set; False, the best set that
-    does not meet it is given (`met` tells).
+    `required`: whether the preference must be met. If not, the best set that does not meet it is used where no other
+    exists (`GpuSetChoice.preference_met`).
     """
-    # Both mean the fastest ring, and neither refuses anything: one table serves both.
+    # Both mean the fastest ring and refuse nothing: they share a table.
     kind = Preference.NONE if preference is Preference.NVLINK_OPTIMAL else preference
     return _cached_table(read_links(wiring), kind, required=required)
 
 
 def build_sets(wiring: Wiring) -> GpuSets:
-    """What holds for every set of GPUs of nodes wired like this."""
+    """Properties of every set of GPUs of nodes wired like this."""
     return _cached_sets(read_links(wiring))
 
 
@@ -295,7 +294,7 @@ class ShapeTables:
     def __init__(self, wirings: Sequence[Wiring]) -> None:
         self._wirings = tuple(wirings)
         self.wide = np.array([is_wide(wiring) for wiring in wirings], np.bool_)
-        """shape -> whether its rows are numbers of free GPUs, not masks."""
+        """shape -> whether its rows are counts of free GPUs, not masks."""
         gpus = [len(wiring.slots) for wiring in wirings]
         sizes = [n + 1 if wide else 1 << n for n, wide in zip(gpus, self.wide.tolist(), strict=True)]
         self.offset = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))[:-1]
@@ -307,7 +306,7 @@ class ShapeTables:
         """shape -> its rows."""
 
     def best_sets(self, count: int, preference: Preference, *, required: bool = True) -> NDArray[np.uint16]:
-        """Row -> the set to take; 0 where there is none. Of wide shapes, only whether there is one."""
+        """Row -> the set to take; 0: none. For wide shapes, 1 if there is a set."""
         key = (count, preference, required)
         if key not in self._best:
             parts = [self._best_of_shape(wiring, count, preference, required=required) for wiring in self._wirings]

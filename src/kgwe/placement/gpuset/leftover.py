@@ -1,14 +1,14 @@
-"""What a set of free GPUs is worth to work that comes later.
+"""The worth of a set of free GPUs to later workloads.
 
 Of two ways to serve a request equally well, the better one leaves more behind. Two things count, in this order:
 
-1. *Intact islands*: groups of GPUs that belong together (joined by links of one class or better, on one NUMA
-   node, below one PCIe switch) and are all still free, each counted with its GPUs. So a single GPU is taken
-   from an island that is already broken as long as there is one, and a small island is broken before a large one.
-2. *Packings*: how much bandwidth the set still offers to jobs of 2, of 4, of 8 and of 16 GPUs, if as many as
-   fit are packed into it as well as possible: sum over the jobs of GPUs times bandwidth of the best ring.
+1. *Intact islands*: groups of GPUs that are connected (by links of one class or better, on one NUMA node, or below one
+   PCIe switch) and all free; each counts with its number of GPUs. So a single GPU is taken from an island that is
+   already broken if there is one, and a small island is broken before a large one.
+2. *Packings*: the bandwidth that the set still offers to jobs of 2, 4, 8 and 16 GPUs, if as many jobs as fit are packed
+   into it as well as possible: the sum over the jobs of GPUs times bandwidth of the best ring.
 
-Links that are not known are worth nothing.
+Unknown links are worth nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: sizes jobs come in
+#: usual numbers of GPUs of a job
 JOB_SIZES: Final = (2, 4, 8, 16)
 
 # Above every packing: 16 GPUs at 10 TB/s in MB/s, for each of the job sizes.
@@ -32,9 +32,9 @@ _ISLAND: Final = 1 << 40
 
 
 def value_sets(ring: NDArray[np.int64], islands: Iterable[int]) -> NDArray[np.int64]:
-    """For every set of GPUs, what it is worth; only the order matters.
+    """The worth of every set of GPUs; only the order matters.
 
-    `ring` is the bandwidth of every set in MB/s, `islands` the masks of GPUs that belong together.
+    `ring` is the bandwidth of every set in MB/s, `islands` the masks of connected GPUs.
     """
     masks = np.arange(len(ring), dtype=np.int64)
     total = np.zeros(len(ring), np.int64)
@@ -48,10 +48,10 @@ def value_sets(ring: NDArray[np.int64], islands: Iterable[int]) -> NDArray[np.in
 
 
 def value_packings(ring: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """For every set, the most that disjoint jobs of `size` GPUs inside it add up to, each GPUs times bandwidth.
+    """For every set, the largest sum over disjoint jobs of `size` GPUs inside it, each GPUs times bandwidth.
 
-    The lowest GPU of a set is either left out or in one of the jobs: sets are worked through from the highest
-    lowest GPU down.
+    The lowest GPU of a set is either unused or in one of the jobs, so sets are computed in descending order of their
+    lowest GPU.
     """
     n = len(ring).bit_length() - 1
     best = np.zeros(len(ring), np.int64)
@@ -66,7 +66,7 @@ def value_packings(ring: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 def find_islands(pairs: Sequence[Sequence[int]], groups: Iterable[int]) -> frozenset[int]:
-    """GPUs that belong together: joined by pairs of one bandwidth or better, or in one of the given groups."""
+    """Masks of connected GPUs: joined by pairs of one bandwidth or better, or in one of the given groups."""
     n = len(pairs)
     found = {group for group in groups if group.bit_count() > 1}
     for least in {pairs[a][b] for a in range(n) for b in range(a)} - {0}:

@@ -1,6 +1,4 @@
-"""What the GPUs a pod would get are worth to it, and what taking them costs others: 0..100, as one table.
-
-The bases and factors are the documented ones:
+"""The topology score of the GPUs a pod would get, 0..100, as a table over the masks of free GPUs.
 
     preference                    base       factors
     None                          50         affinity
@@ -9,13 +7,13 @@ The bases and factors are the documented ones:
     SamePCIeSwitch                50..80     the same
 
     bandwidth  0..50  the ring through the GPUs, in proportion to the fastest such ring the fleet's shapes have
-    latency    0..20  the longest path between two of the GPUs: NVLink 20, PIX 16, PXB 12, PHB 8, NODE 4, SYS 0
-    affinity   0..10  islands left whole: 10 when no free island is broken, 0 when as much is broken as ever can be
+    latency    0..20  the worst path between two of the GPUs: NVLink 20, PIX 16, PXB 12, PHB 8, NODE 4, SYS 0
+    affinity   0..10  islands left whole: 10 when no free island is broken, 0 when as many as possible are
 
-The three add up to at most 80, and fill the range of the base in that proportion: 50 + (top - 50) * sum / 80. For None,
-who does not care about links, 50 + affinity. A set with a link that is not known gets no factor at all.
+The three add up to at most 80 and are scaled to the range of the preference: 50 + (top - 50) * sum / 80. Preference
+None ignores links: 50 + affinity. A set with an unknown link gets no factor at all.
 
-One GPU has no links, so what counts is what it leaves behind: 50 + 50 * (1 - broken / most that can be broken).
+One GPU has no links, so only the islands that remain count: 50 + 50 * (1 - broken / most that can be broken).
 An island (`kgwe.placement.gpuset.leftover`) is broken when all of it was free and some of it, not all, is taken; it
 counts with its GPUs, so the loss of a large one costs more.
 """
@@ -31,8 +29,7 @@ import numpy as np
 from kgwe.model.gpu.bandwidth import UNKNOWN_GB_PER_S
 from kgwe.model.gpu.topology import Relation
 from kgwe.placement.fleet.node import Preference
-from kgwe.placement.gpuset import bitmask
-from kgwe.placement.gpuset import gpu_tables as subset
+from kgwe.placement.gpuset import bitmask, gpu_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,7 +51,7 @@ LATENCY_POINTS: Final[Mapping[Relation, float]] = {
     Relation.NODE: 4.0,
     Relation.SYS: 0.0,
 }
-#: what the best wiring scores under each preference
+#: the score of the best wiring under each preference
 TOP: Final[Mapping[Preference, float]] = {
     Preference.NVLINK_OPTIMAL: 100.0,
     Preference.NVLINK_REQUIRED: 100.0,
@@ -66,18 +63,18 @@ _ALL_POINTS: Final = BANDWIDTH_POINTS + max(LATENCY_POINTS.values()) + AFFINITY_
 
 @dataclass(frozen=True, slots=True)
 class TopologyPoints:
-    """Tables over the rows of `subset.ShapeTables`; rows where nothing fits mean nothing."""
+    """Tables over the rows of `gpu_tables.ShapeTables`; rows without a set have no meaning."""
 
     points: NDArray[np.float64]
     """0..100."""
     broken: NDArray[np.int32]
-    """GPUs in islands that were whole and would be no more."""
+    """GPUs in whole islands that the pod would break."""
 
 
 def score_sets(
-    tables: subset.ShapeTables, wirings: tuple[Wiring, ...], count: int, preference: Preference
+    tables: gpu_tables.ShapeTables, wirings: tuple[Wiring, ...], count: int, preference: Preference
 ) -> TopologyPoints:
-    """The tables for pods that ask for so many GPUs of shapes wired like this."""
+    """The tables for pods that request `count` GPUs of shapes wired like this."""
     best = tables.best_sets(count, preference)
     broken = _apply_per_shape(tables, wirings, best, _count_broken, np.int32)
     worst = max(int(broken.max(initial=0)), 1)
@@ -96,16 +93,16 @@ def score_sets(
 
 
 def _apply_per_shape(
-    tables: subset.ShapeTables,
+    tables: gpu_tables.ShapeTables,
     wirings: tuple[Wiring, ...],
     best: NDArray[np.uint16],
     rule: Callable[[Wiring, NDArray[np.int64]], NDArray[_Number]],
     kind: type[_Number],
 ) -> NDArray[_Number]:
-    """A rule over (wiring, set for every free mask), the answers end to end; 0 where no wiring is known."""
+    """Apply a rule to each shape, on (wiring, set for every free mask); 0 for shapes without tables."""
     out = np.zeros(len(best), kind)
     for wiring, mine in zip(wirings, tables.rows_of_shape, strict=True):
-        if not subset.is_wide(wiring):
+        if not gpu_tables.is_wide(wiring):
             out[mine] = rule(wiring, best[mine].astype(np.int64))
     return out
 
@@ -113,9 +110,9 @@ def _apply_per_shape(
 def _count_broken(wiring: Wiring, chosen: NDArray[np.int64]) -> NDArray[np.int32]:
     masks = np.arange(len(chosen), dtype=np.int64)
     whole = np.zeros(len(chosen), np.int32)
-    for island in subset.find_islands(subset.read_links(wiring)):
+    for island in gpu_tables.find_islands(gpu_tables.read_links(wiring)):
         whole[masks & island == island] += island.bit_count()
-    # Islands the pod takes as a whole are used, not broken.
+    # Islands that the pod takes completely are used, not broken.
     lost: NDArray[np.int32] = whole - whole[masks ^ chosen] - whole[chosen]
     return lost
 
@@ -133,9 +130,9 @@ def _score_latency(wiring: Wiring, chosen: NDArray[np.int64]) -> NDArray[np.floa
 
 
 def score_nearness(wiring: Wiring, gpus: int) -> float:
-    """How near the GPUs of a mask are to each other, 50..100: the latency points of their pairs, on average.
+    """How near the GPUs of a mask are to each other, 50..100: the mean latency points of their pairs.
 
-    100 for one GPU, which has nothing to be wired to; 0 for none. Cheap, unlike the tables.
+    100 for one GPU, 0 for none. Cheap, unlike the tables.
     """
     chosen = tuple(gpu for gpu in range(len(wiring.slots)) if gpus >> gpu & 1)
     if not chosen:

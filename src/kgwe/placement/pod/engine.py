@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 # Requests whose ranks are kept, the oldest forgotten first: 0.5 MB each in a fleet of 10,000 nodes.
 _KEPT: Final = 128
 _NOWHERE: Final = -np.inf
-_VERDICTS: Final = len(FitStatus)
-# Of nodes of which every other one is offered, one of the best eight is in 255 of 256 cases.
+_STATUSES: Final = len(FitStatus)
+# If every other node is offered, one of the best eight is offered in 255 of 256 cases.
 _TRIED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """0..100 and what it is made of."""
+    """The score, 0..100, and its parts."""
 
     total: float
     topology: float
@@ -59,7 +59,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The node of a pod, and what it gets there."""
+    """The node chosen for a pod, and its grant there."""
 
     #: per `FitStatus`, the number of nodes
     counts: tuple[int, ...]
@@ -72,13 +72,13 @@ class Decision:
 
     @property
     def fitting(self) -> int:
-        """Nodes it could have gone to."""
+        """The number of nodes where the pod fits."""
         return self.counts[FitStatus.FITS]
 
 
 @dataclass(slots=True)
 class _View:
-    """What was found out for one request under one strategy, and up to which version of the snapshot."""
+    """Cached results for one request under one strategy, up to a version of the snapshot."""
 
     request: Request
     strategy: Strategy
@@ -90,7 +90,7 @@ class _View:
     #: -inf where the pod does not fit
     rank: Floats
     seen: int = -1
-    counts: NDArray[np.intp] = field(default_factory=lambda: np.zeros(_VERDICTS, np.intp))
+    counts: NDArray[np.intp] = field(default_factory=lambda: np.zeros(_STATUSES, np.intp))
     refusal: Refusal | None = None
 
 
@@ -125,8 +125,11 @@ class Engine:
         rng: np.random.Generator | None = None,
         candidates: NDArray[np.intp] | None = None,
     ) -> Decision | Refusal:
-        """The best node for the pod. `hint`: node -> points of a forecast; `rng` is for the strategy random alone;
-        `candidates`: the only nodes that may be taken."""
+        """The best node for the pod.
+
+        `hint`: node -> points of a forecast; `rng`: for the strategy random only; `candidates`: the only nodes to
+        choose from.
+        """
         view = self._view(request, strategy or self.strategy)
         if view.counts[0] == 0:
             return self._refuse(view)
@@ -156,7 +159,7 @@ class Engine:
     ) -> Decision | Refusal | None:
         """The best node that is `offered` and not `excluded`; None: not among the best few, call `decide(candidates=)`.
 
-        Where most nodes are offered this is found without looking at the list of them.
+        If most nodes are offered, this does not need the list of them.
         """
         view = self._view(request, strategy or self.strategy)
         if view.counts[0] == 0:
@@ -177,7 +180,7 @@ class Engine:
         return None
 
     def list_best_nodes(self, request: Request, most: int, *, strategy: Strategy | None = None) -> list[int]:
-        """The best nodes that fit, the best first; at most so many."""
+        """The best nodes that fit, best first; at most `most`."""
         rank = self._ranks(self._view(request, strategy or self.strategy))
         fitting = np.flatnonzero(rank > _NOWHERE)
         return [int(node) for node in fitting[np.argsort(-rank[fitting], kind="stable")[:most]]]
@@ -202,12 +205,12 @@ class Engine:
             counts=tuple(view.counts.tolist()),
             node=node,
             name=self.snapshot.nodes[node].name,
-            grant=self._allot(view, node),
+            grant=self._build_grant(view, node),
             score=Score(total, *parts, points),
             gb_per_s=self.fitter.predict_gb_per_s(view.request, node),
         )
 
-    def _allot(self, view: _View, node: int) -> Grant:
+    def _build_grant(self, view: _View, node: int) -> Grant:
         grant = self.fitter.build_grant(view.request, node)
         if view.strategy is not Strategy.MIXFIT:
             return grant
@@ -236,14 +239,14 @@ class Engine:
     @staticmethod
     def _draw_node(view: _View, rng: np.random.Generator | None) -> int:
         if rng is None:
-            raise errors.InvariantBroken("the strategy random was asked for without a source of randomness")
+            raise errors.InvariantBroken("the strategy random needs a source of randomness")
         fitting = np.flatnonzero(view.rank == view.rank.max())
         return int(fitting[rng.integers(len(fitting))])
 
     # --- the strategy mixfit ---------------------------------------------------------------------------
 
     def _ranks(self, view: _View) -> Floats:
-        """Node -> rank. Those of mixfit follow the prices of the whole fleet, so they are computed for every ask."""
+        """Node -> rank. Those of mixfit follow prices of the whole fleet and are computed for every request."""
         if view.strategy is not Strategy.MIXFIT or view.request.gpus.slices or not self.snapshot.milli.shape[1]:
             return view.rank
         if self._packer is None:
@@ -253,7 +256,7 @@ class Engine:
         ranks[nodes] = self._ranking.defer_spot(view.request, nodes, self._packer.rank(view.request, nodes))
         return ranks
 
-    # --- what is kept -----------------------------------------------------------------------------------
+    # --- cached views -----------------------------------------------------------------------------------
 
     def _view(self, request: Request, strategy: Strategy) -> _View:
         key = (request, strategy)
@@ -282,7 +285,7 @@ class Engine:
         rank = self._ranking.rank(view.strategy, request, nodes, parts, score)
         before = view.codes[nodes]
         if (codes != before).any():
-            view.counts += np.bincount(codes, minlength=_VERDICTS) - np.bincount(before, minlength=_VERDICTS)
+            view.counts += np.bincount(codes, minlength=_STATUSES) - np.bincount(before, minlength=_STATUSES)
             view.codes[nodes] = codes
         view.topology[nodes], view.resource[nodes], view.balance[nodes] = parts.topology, parts.resource, parts.balance
         view.score[nodes] = score

@@ -1,21 +1,20 @@
 """Whether a pod fits a node, how many such pods fit, and exactly what each would get.
 
-A status is one small integer per node, worked out for the whole fleet in a few array operations. It is the first rule
+A status is one small integer per node, computed for the whole fleet in a few array operations. It is the first rule
 that fails. Static rules, which no finished pod can change, come first: a node that could never hold the pod says so
-even while it is full. `check_empty_nodes` gives only those and so tells "wait" from "never".
+even while it is full. `check_empty_nodes` checks only those, and so distinguishes "wait" from "never".
 
     fitter = Fitter(snapshot)
     fitter.check_nodes(request)        # node -> FitStatus
-    fitter.count_pods(request)         # node -> how many such pods, one after the other
-    fitter.find_grant(request, node)   # the GPUs, share or slices it gets there; None where the status is not FITS
+    fitter.count_pods(request)         # node -> how many such pods fit, one after the other
+    fitter.find_grant(request, node)   # the GPUs, share or slices it gets there; None: it does not fit
 
 Every preference but None and NVLinkOptimal is a requirement (`kgwe.placement.gpuset.gpu_tables` says what each means),
-and so is minBandwidthGBps. Links that are not known satisfy neither, and memory that is not known holds no share of
-known size.
+and so is minBandwidthGBps. Unknown links satisfy neither, and a GPU of unknown memory holds no share of known size.
 
-What a pod gets of a node: whole GPUs as the tables of best sets say; a share of the fullest GPU that still holds it,
-and only then of a whole one, that whose loss costs least; slices of the GPU with the fewest left, so that other
-GPUs stay empty enough to be cut anew.
+A pod gets whole GPUs as the tables of best sets say. It gets a share of the fullest GPU that has room, and only then of
+a whole GPU, the one whose loss costs least. It gets slices of the GPU with the fewest free slices, so that other GPUs
+stay empty enough to be re-cut.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     At = slice | NDArray[np.intp]
 
 
-# As NumPy scalars: it takes longer to see through an enum than to do what is done with it.
+# NumPy scalars: converting an enum would take longer than the operation itself.
 _FITS: Final = np.uint8(FitStatus.FITS)
 _SHARE_TAKEN: Final = np.uint8(FitStatus.SHARE_TAKEN)
 _NO_SLICE: Final = np.uint8(FitStatus.NO_SLICE)
@@ -51,7 +50,7 @@ _MEMORY: Final = np.uint8(FitStatus.MEMORY)
 _PODS: Final = np.uint8(FitStatus.PODS)
 
 _PAIR: Final = 2
-# What a GPU of the node can be divided into, beside the milli of its equal shares.
+# What a GPU of the node can be divided into, unless it is the milli of its equal shares.
 _ANY: Final = -1
 _WHOLE: Final = 0
 _EVERYWHERE: Final = slice(None)
@@ -60,7 +59,7 @@ _KEPT: Final = 2048
 
 
 class Fitter:
-    """Answers over one snapshot as it is at the moment of asking; what does not change with bookings is kept."""
+    """Checks requests against the current state of one snapshot. Results that bookings cannot change are cached."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -100,7 +99,7 @@ class Fitter:
     # --- statuses ---------------------------------------------------------------------------------------
 
     def check_nodes(self, request: Request, nodes: NDArray[np.intp] | None = None) -> Codes:
-        """The status of each node, or of each of the given ones."""
+        """The status of each node, or of the given nodes."""
         at: At = slice(None) if nodes is None else nodes
         snapshot = self.snapshot
         codes = self._check_amounts(request, snapshot.cpu_milli[at], snapshot.memory_bytes[at], snapshot.pods[at])
@@ -201,11 +200,11 @@ class Fitter:
 
     @property
     def usual_shares(self) -> int:
-        """How most nodes that share their GPUs divide them; 0 when none does."""
+        """The most common number of shares per GPU; 0: no node shares its GPUs."""
         return self.share_counts[0] if self.share_counts else 0
 
     def mask_avoided(self, request: Request, nodes: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of these nodes the pod uses only where no other will do."""
+        """Which of these nodes the pod uses only if no other node fits."""
         if request.spot is SpotPolicy.AVOID:
             spot: NDArray[np.bool_] = self.snapshot.spot[nodes]
             return spot
@@ -214,7 +213,7 @@ class Fitter:
     # --- room -------------------------------------------------------------------------------------------
 
     def count_pods(self, request: Request) -> NDArray[np.int32]:
-        """How many such pods each node takes now, one after the other, each given its best GPUs."""
+        """How many such pods each node can take now, one after the other, each with its best GPUs."""
         snapshot, gpus = self.snapshot, request.gpus
         room = snapshot.pods.astype(np.int64)
         if request.cpu_milli:
@@ -252,7 +251,7 @@ class Fitter:
         return Grant(node, cpu, memory, gpus=self.choose_gpus(request, node) if gpus.count else 0)
 
     def choose_gpus(self, request: Request, node: int) -> int:
-        """Mask of the whole GPUs the request would get of the node's free ones; 0 when no set will do."""
+        """Mask of the free whole GPUs of the node that the request would get; 0: no set fits."""
         best = self._sets.find(request).best
         if self._wide[node]:
             return self._choose_lowest(best, request.gpus.count, node)
@@ -262,7 +261,7 @@ class Fitter:
         return _without_lowest(int(self.snapshot.free[node]), int(self.snapshot.owed[node]))
 
     def choose_masks(self, count: int, nodes: NDArray[np.intp]) -> NDArray[np.int64]:
-        """The best set of so many of each node's free GPUs, whatever their wiring; 0 where there are too few."""
+        """The best set of `count` free GPUs of each node, whatever their wiring; 0: too few are free."""
         best = self.tables.best_sets(count, Preference.NONE)
         found: NDArray[np.int64] = best[self.table_rows(nodes)].astype(np.int64)
         for place in np.flatnonzero(self._wide[nodes]).tolist():
@@ -270,12 +269,12 @@ class Fitter:
         return found
 
     def _choose_lowest(self, best: NDArray[np.uint16], count: int, node: int) -> int:
-        """Of a wide node, whose tables tell only whether there is a set."""
+        """The lowest free GPUs of a wide node, whose tables say only whether there is a set."""
         free = self._free_gpus_of(node)
         return bitmask.take_lowest(free, count) if best[self._offset[node] + free.bit_count()] else 0
 
     def predict_gb_per_s(self, request: Request, node: int) -> float | None:
-        """Ring bandwidth of the GPUs it would get, data-sheet figures; None for less than two, 0 when not known."""
+        """Ring bandwidth of the GPUs it would get, data-sheet figures; None for fewer than two, 0: not known."""
         if request.gpus.count < _PAIR:
             return None
         rates = self.tables.gb_per_s(request.gpus.count, request.preference)
@@ -287,7 +286,7 @@ class Fitter:
         gpu = int(left.argmin())
         if left[gpu] < GPU_MILLI:
             return gpu
-        # A whole GPU has to be broken into: the one whose loss costs least.
+        # A whole GPU must be divided: take the one whose loss costs least.
         return self.choose_gpus(_ONE_GPU, node).bit_length() - 1
 
     def _choose_slices(self, gpus: Gpus, node: int) -> tuple[tuple[int, Placement], ...]:

@@ -12,16 +12,16 @@ class FitStatus(enum.IntEnum):
     FITS = 0
     NOT_READY = 1
     NOT_ALLOWED = 2
-    """Selector, affinity or taints, or the node is to be avoided."""
+    """Selector, affinity or taints exclude the node, or the request excludes it by name."""
     WRONG_MODEL = 3
     WRONG_ARCHITECTURE = 4
     GPU_MEMORY = 5
-    """Its GPUs have too little memory, or it is not known how much."""
+    """Its GPUs have too little memory, or their memory is unknown."""
     TOO_FEW_GPUS = 6
-    """Even when nothing runs there: GPUs, shares of that size, or slices of the profile."""
+    """Even when empty, it has too few GPUs, shares of that size, or slices of the profile."""
     GPUS_TAKEN = 7
     WIRING = 8
-    """GPUs enough, but no set of them that meets the preference and the bandwidth."""
+    """Enough GPUs, but no set of them meets the preference and the bandwidth."""
     SHARE_TAKEN = 9
     """No GPU has that much left."""
     NO_SLICE = 10
@@ -31,7 +31,7 @@ class FitStatus(enum.IntEnum):
 
     @property
     def reason(self) -> str:
-        """As conditions and events name it."""
+        """Its name in conditions and events."""
         return _REASONS[self]
 
 

@@ -1,17 +1,17 @@
-"""The order a strategy puts nodes in: one number per node that fits, the largest wins, ties go to the first node.
+"""How strategies rank nodes: one number per node that fits; the largest wins, ties go to the first node.
 
-    score          the score; work for one GPU first goes where it breaks no whole island
+    score          the score; requests for one GPU first go where they break no whole island
     pack           the fullest node, by share of its GPUs in use
     spread         the emptiest node, by share
-    leastLoaded    the node with most GPU left, in GPUs
-    costOptimized  the lowest price per GPU and hour; nodes without a known price after all others, of these spot nodes
-                   and those declared cheap first
-    random         any, each as likely as the other
-    mixfit         the node where the pod costs the pods to come least (`mixfit_strategy`, which ranks by itself);
+    leastLoaded    the node with the most free GPUs
+    costOptimized  the lowest price per GPU and hour; nodes without a known price come last, of these spot nodes and
+                   those declared cheap first
+    random         any node that fits, with equal probability
+    mixfit         the node where the pod costs later pods least (`mixfit_strategy`, which ranks by itself);
                    here, for MIG slices, the score
 
-All but random and mixfit fall back on the score where their own measure is equal. Whatever the strategy, spot nodes
-come after all others for work that avoids them (`SpotPolicy`).
+All but random and mixfit use the score where their own measure is equal. With every strategy, spot nodes come after all
+others for requests that avoid them (`SpotPolicy`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Strategy(enum.StrEnum):
     MIXFIT = "mixfit"
 
 
-#: what seed names mean for a single pod
+#: what the names of gang strategies mean for a single pod
 ALIASES: Final[Mapping[str, Strategy]] = {
     "balanced": Strategy.SCORE,
     "consolidated": Strategy.PACK,
@@ -81,7 +81,7 @@ class Ranking:
     def rank(
         self, strategy: Strategy, request: Request, nodes: NDArray[np.intp], parts: ScoreParts, score: Floats
     ) -> Floats:
-        """For each of these nodes, assuming that the pod fits there."""
+        """The rank of each of these nodes, assuming that the pod fits there."""
         return self.defer_spot(request, nodes, self._rank_by_strategy(strategy, request, nodes, parts, score))
 
     def defer_spot(self, request: Request, nodes: NDArray[np.intp], rank: Floats) -> Floats:
@@ -93,7 +93,7 @@ class Ranking:
     def _rank_by_strategy(
         self, strategy: Strategy, request: Request, nodes: NDArray[np.intp], parts: ScoreParts, score: Floats
     ) -> Floats:
-        """By the strategy alone."""
+        """The rank by the strategy alone."""
         match strategy:
             case Strategy.SCORE:
                 single = request.gpus.count == 1 or request.gpus.milli > 0
@@ -113,7 +113,7 @@ class Ranking:
 
 
 def _rank_prices(nodes: Sequence[Node]) -> Floats:
-    """Higher is cheaper, equal where the price per GPU is; not known is dearer than anything known."""
+    """Rank by price per GPU, higher is cheaper; unknown prices come after all known ones."""
     prices = np.array(
         [
             np.inf

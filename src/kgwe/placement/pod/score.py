@@ -1,22 +1,20 @@
-"""How good a node is for a pod that fits there: 0..100 from three parts, each 0..100 and each "more is better".
+"""The score of a node for a pod that fits there: 0..100 from three parts, each 0..100, higher is better.
 
-    topology  40 %  the wiring of the GPUs it would get and the islands it would leave whole (`wiring_score`);
-                    50 for slices and for work without GPUs, which no wiring touches
-    resource  35 %  how full the node's GPUs are once the pod is there: full nodes are filled first, empty ones stay
-                    empty for work that needs a whole one. Counted in milli-GPUs, so that eight GPUs count eight times
-                    as much as one; for work without GPUs the mean of CPU and memory
+    topology  40 %  the wiring of the GPUs it would get and the islands it would leave whole
+                    (`kgwe.placement.gpuset.topology_score`); 50 for slices and for pods without GPUs
+    resource  35 %  how full the node's GPUs are with the pod: full nodes are filled first, and empty nodes stay empty
+                    for workloads that need a whole one. Counted in milli-GPUs, so eight GPUs count eight times as much
+                    as one; for pods without GPUs the mean of CPU and memory
     balance   25 %  how evenly CPU and memory remain beside the GPUs: 100 minus the percentage points by which the share
-                    of CPU or memory left falls behind the share of GPU left. A node whose CPU goes before its
-                    GPUs strands the GPUs. The other way round costs nothing: spare CPU beside full GPUs is no
-                    loss, and to punish it would keep nodes from being filled
+                    of CPU or memory left is below the share of GPUs left. A node that runs out of CPU first strands its
+                    GPUs. Spare CPU beside full GPUs costs nothing: to punish it would keep nodes from being filled
 
-    score = (40 * topology + 35 * resource + 25 * balance) / 100 + hint, kept within 0..100
+    score = (40 * topology + 35 * resource + 25 * balance) / 100 + hint, clipped to 0..100
 
-The weights may be any that add up to 100. A hint is a forecast's opinion of a node, -10..+10 points and never more,
-whatever it says; not a number says nothing.
+The weights may be any that add up to 100. A hint is a forecast for a node, clipped to -10..+10 points; NaN is no hint.
 
-All arithmetic is element by element in 64-bit floats and in one order, so a score is the same number whether it
-was worked out for one node or for all, and equal nodes tie exactly.
+All arithmetic is element by element in 64-bit floats and in one order, so a score is the same number for one node or
+for all, and equal nodes tie exactly.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ _ROUNDING: Final = 1e-6
 
 
 class ScoreParts(NamedTuple):
-    """Per node, the three parts; where the pod does not fit they mean nothing."""
+    """Per node, the three parts; without meaning where the pod does not fit."""
 
     topology: Floats
     resource: Floats
@@ -75,17 +73,17 @@ class ScoreParts(NamedTuple):
 
 
 def to_extender_score(score: float) -> int:
-    """As kube-scheduler wants it: a whole number 0..10; half points go up."""
+    """The score for kube-scheduler: a whole number 0..10, rounded half up."""
     return min(max(int(score * EXTENDER_HIGHEST / HIGHEST + 0.5), 0), EXTENDER_HIGHEST)
 
 
 def bound_hint(hint: Floats) -> Floats:
-    """A forecast's points, held within the limits; not a number is no opinion."""
+    """The points of a forecast, clipped to the limits; NaN counts as 0."""
     return np.clip(np.nan_to_num(hint, nan=0.0), -HINT_LIMIT, HINT_LIMIT)
 
 
 class Scorer:
-    """Scores over the snapshot of a fitter; totals and tables are worked out once."""
+    """Scores over the snapshot of a fitter; totals and tables are computed once."""
 
     def __init__(self, fitter: Fitter, weights: Weights = Weights()) -> None:  # noqa: B008 - frozen
         self.weights = weights
@@ -104,32 +102,32 @@ class Scorer:
         self._left: Floats = np.zeros(len(nodes))
         self._seen = -1
         self._slice_milli: dict[str, Floats] = {}
-        self._merits: dict[tuple[int, Preference], TopologyPoints] = {}
+        self._points_by_request: dict[tuple[int, Preference], TopologyPoints] = {}
 
     def score(self, parts: ScoreParts) -> Floats:
-        """The weighted sum; 0..100 where the pod fits, but for a rounding."""
+        """The weighted sum; 0..100 where the pod fits, apart from rounding."""
         topology, resource, balance = self._shares
         return topology * parts.topology + resource * parts.resource + balance * parts.balance
 
     def score_parts(self, request: Request, nodes: NDArray[np.intp]) -> ScoreParts:
-        """The parts for these nodes, as if the pod came there now."""
+        """The parts for these nodes, with the pod placed there now."""
         snapshot, gpus = self._snapshot, request.gpus
         cpu = (snapshot.cpu_milli[nodes] - request.cpu_milli) / self._cpu[nodes]
         memory = (snapshot.memory_bytes[nodes] - request.memory_bytes) / self._memory[nodes]
         gpu = (self.free_gpu_milli()[nodes] - self._wanted_milli(gpus, nodes)) / self._gpu[nodes]
         if not self._all_have_gpu:
-            # Without GPUs there is nothing to strand.
+            # Without GPUs nothing can be stranded.
             gpu = np.where(self._has_gpu[nodes], gpu, 0.0)
         if gpus.count or gpus.milli or gpus.slices:
             resource = HIGHEST * (1 - gpu)
         else:
             resource = HIGHEST * (1 - (cpu + memory) / 2)
         stranded = np.maximum(gpu - np.minimum(cpu, memory), 0.0)
-        topology, broken = self._topology(request, nodes)
+        topology, broken = self._score_topology(request, nodes)
         return ScoreParts(topology, resource, HIGHEST * (1 - stranded), broken)
 
     def free_gpu_milli(self) -> Floats:
-        """Node -> milli-GPUs nobody uses, slices counted by their part of a GPU; shared, do not write to it."""
+        """Node -> free milli-GPUs, slices counted by their part of a GPU; shared, do not write to it."""
         snapshot = self._snapshot
         if self._seen != snapshot.version:
             changed = snapshot.changed_since(self._seen)
@@ -148,7 +146,7 @@ class Scorer:
         return gpus.count * GPU_MILLI + gpus.milli
 
     def _slice_milli_of(self, profile: str) -> Floats:
-        """Node -> what one slice is of a GPU there."""
+        """Node -> milli-GPUs of one slice of the profile."""
         if profile not in self._slice_milli:
             per_shape = np.zeros(len(self._snapshot.shapes))
             for number, shape in enumerate(self._snapshot.shapes):
@@ -159,23 +157,25 @@ class Scorer:
 
     # --- topology ---------------------------------------------------------------------------------------
 
-    def _topology(self, request: Request, nodes: NDArray[np.intp]) -> tuple[Floats, NDArray[np.int32]]:
+    def _score_topology(self, request: Request, nodes: NDArray[np.intp]) -> tuple[Floats, NDArray[np.int32]]:
         gpus, snapshot = request.gpus, self._snapshot
         if not gpus.count and not gpus.milli:
             return np.full(len(nodes), topology_score.BASE), np.zeros(len(nodes), np.int32)
-        tables = self._merit(gpus.count or 1, request.preference)
+        tables = self._topology_points(gpus.count or 1, request.preference)
         at = self._fitter.table_rows(nodes)
         points, broken = tables.points[at], tables.broken[at]
         if gpus.milli:
-            # A GPU that others share already is in no whole island.
+            # A GPU with a used share is in no whole island.
             milli = snapshot.milli[nodes]
             shared = (milli >= gpus.milli) & (milli < GPU_MILLI) & (snapshot.share_mib[nodes] >= gpus.share_mib)
             opened = shared.any(axis=1)
             points, broken = np.where(opened, HIGHEST, points), np.where(opened, 0, broken)
         return points, broken
 
-    def _merit(self, count: int, preference: Preference) -> TopologyPoints:
+    def _topology_points(self, count: int, preference: Preference) -> TopologyPoints:
         key = (count, preference)
-        if key not in self._merits:
-            self._merits[key] = topology_score.score_sets(self._fitter.tables, self._wirings, count, preference)
-        return self._merits[key]
+        if key not in self._points_by_request:
+            self._points_by_request[key] = topology_score.score_sets(
+                self._fitter.tables, self._wirings, count, preference
+            )
+        return self._points_by_request[key]

@@ -72,7 +72,7 @@ def test_the_best_wiring_of_each_preference_reaches_the_top_of_its_range():
     engine = Engine(fleet(node("n")))
     tops = {Preference.SAME_NUMA: 4, Preference.SAME_PCIE_SWITCH: 2}
     found = {
-        preference: max(engine.scorer._merit(count, preference).points.tolist()) for preference, count in tops.items()
+        preference: max(engine.scorer._topology_points(count, preference).points.tolist()) for preference, count in tops.items()
     }
     assert found == {Preference.SAME_NUMA: 90.0, Preference.SAME_PCIE_SWITCH: 80.0}
 
