@@ -1,18 +1,18 @@
-"""Which running work to move so that waiting work can start, when that pays for itself.
+"""Which running workloads to move so that a waiting workload can start, if that is worth the cost.
 
-    waiting work ──► fewest pods to stop ──► a place for it and for each of them ──► worth more than it costs? ──► plan
+    waiting workload ──► fewest pods to stop ──► a place for it and for each of them ──► gain above cost? ──► plan
 
-Nobody is put out: everyone who makes way has a new place in the same plan, inside what his own gang requires. A plan
-is carried out as a whole or not at all, so it is tried as a whole on the snapshot first.
+Every pod that moves has a new place in the same plan, which keeps the constraints of its gang. A plan is executed as a
+whole or not at all, so it is tried as a whole on the snapshot first.
 
-- Benefit: the GPUs of the waiting work, for as long as it starts sooner, at their price.
-- Cost: what was computed since the last saved state and is computed again, and the restart, at the same price. A
-  gang stops as a whole when it cannot spare a member, and all of it counts, though only those move who must.
-- Limits, given by the caller: disruption budgets, a least time to have run, a quiet window of the day, a most number of
-  pods to stop. Work that may not be preempted is never moved.
+- Gain: the GPUs of the waiting workload, for the time by which it starts sooner, at their price.
+- Cost: the computation since the last checkpoint, which is repeated, and the restart, at the same price. A gang stops
+  as a whole if it cannot run without a member; all of it counts, though only the necessary members move.
+- Limits, given by the caller: disruption budgets, a minimum run time, a quiet window of the day, a maximum number of
+  pods to stop. Workloads that are not preemptible are never moved.
 
-Fewest pods first, then least cost. Small fleets are searched to the end, chains included (one moves so that
-another can move); for large ones sets on one node or one domain are considered, and `proven` tells the difference.
+Fewest pods first, then least cost. Small fleets are searched exhaustively, with chains (one pod moves so that another
+can move). In large fleets only sets on one node or in one domain are considered; `proven` tells the difference.
 """
 
 from __future__ import annotations
@@ -53,36 +53,36 @@ _DAY_S: Final = 86_400
 # Searched to the end when there are no more items than this.
 _EXACT_ITEMS: Final = 12
 _EXACT_STEPS: Final = 4096
-# Seats tried for one set: all ways of a few pods on a few nodes, or a few second thoughts among hundreds.
+# Seats tried for one set: all ways to seat a few pods on a few nodes, or a few retries among hundreds.
 _SEATS: Final = 2000
-_SECOND_THOUGHTS: Final = 64
+_RETRIES: Final = 64
 # Seats tried for all sets together: about two seconds.
 _ALL_SEATS: Final = 20_000
-# A gang of so many is also tried in places where it would not go by itself.
+# A gang of up to so many pods is also tried in places that the gang search would not choose.
 _FEW_PODS: Final = 16
-# Pods count before cost; no cost is as large.
+# The weight of a pod: larger than any cost.
 _POD: Final = 1 << 80
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Work that could start if others moved."""
+    """A workload that could start if other pods moved."""
 
     name: str
     wanted: Request | GangRequest
     sooner_s: float
-    """How much sooner it would start: how long it is expected to wait otherwise, as far ahead as one wants to count."""
+    """How much sooner it would start: its expected wait without moves, up to the caller's horizon."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What moves are allowed, and what a GPU is worth."""
+    """The limits of moves, and the price of a GPU."""
 
     price_micro_per_gpu_hour: int
     budgets: Mapping[str, int] = field(default_factory=dict)
     """Disruption budget -> pods that may still be stopped; one that is not listed allows none."""
     min_runtime_s: float = 0.0
-    """Work that has not run for so long is left alone."""
+    """Workloads that have run for less are not moved."""
     quiet_s: tuple[int, int] | None = None
     """Seconds of the day (UTC) between which moves are allowed, past midnight if the first is larger; None: always."""
     max_evictions: int | None = None
@@ -97,7 +97,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A pod that is stopped and started again; in the same place when only its gang has to."""
+    """A pod that is stopped and started again; in the same place if only its gang restarts."""
 
     workload: str
     member: str
@@ -108,7 +108,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class DefragPlan:
-    """Carry out all of it or nothing."""
+    """Moves that let a waiting workload start; execute all of them or none."""
 
     waiting: str
     placement: tuple[Grant, ...]
@@ -134,7 +134,7 @@ class DefragPlan:
                 f"{move.member} {move.source} -> {move.node}" if move.source != move.node else f"{move.member} restarts"
                 for move in self.moves
             ),
-            f"{self.waiting} starts: brings {_usd(self.benefit_micro)}, costs {_usd(self.cost_micro)}",
+            f"{self.waiting} starts: brings {_format_usd(self.benefit_micro)}, costs {_format_usd(self.cost_micro)}",
         )
 
 
@@ -147,7 +147,7 @@ def plan_defrag(
     rules: Rules,
     now_s: float,
 ) -> DefragPlan | Refusal | None:
-    """The plan that brings most, for one of those who wait; else why the first of them cannot be helped."""
+    """The most valuable plan for one of the waiting workloads; else the refusal of the first of them."""
     movable = [
         each
         for each in running
@@ -165,7 +165,7 @@ def _weigh_by_pods(cost: Cost, pods: int) -> int:
 
 
 class _Defrag:
-    """The question for one piece of waiting work."""
+    """The search for one waiting workload."""
 
     def __init__(self, search: GangSearch, pool: VictimPool, waiting: Waiting, rules: Rules) -> None:
         self._search = search
@@ -182,17 +182,17 @@ class _Defrag:
             return self._refuse(Reason.NOT_NOW)
         if not self._pool.items:
             return self._refuse(Reason.NOTHING_MOVABLE)
-        if int(self._fitter.snapshot.milli.sum()) < self._milli():
-            # Moves bring together what is free and free nothing themselves.
+        if int(self._fitter.snapshot.milli.sum()) < self._min_milli():
+            # Moves join free capacity and do not add any.
             return self._refuse(Reason.NO_ARRANGEMENT)
-        found, node = self._fewest()
+        found, node = self._find_fewest_pods()
         if found.picked is None:
             return self._refuse(Reason.NO_ARRANGEMENT)
-        return self._priced(found, node)
+        return self._price_plan(found, node)
 
     def _refuse(self, code: Reason, evictions: int = 0, benefit_micro: int = 0, cost_micro: int = 0) -> Refusal:
-        """Nothing is to be moved; with the figures as far as they are known."""
-        figures = f": {evictions} evictions, brings {_usd(benefit_micro)}, costs {_usd(cost_micro)}"
+        """A refusal with the figures that are known."""
+        figures = f": {evictions} evictions, brings {_format_usd(benefit_micro)}, costs {_format_usd(cost_micro)}"
         counts = {"evictions": evictions, "benefit_micro": benefit_micro, "cost_micro": cost_micro}
         return Refusal(code, self._waiting.name + figures * bool(evictions), counts if evictions else {})
 
@@ -204,11 +204,11 @@ class _Defrag:
 
     # --- which set --------------------------------------------------------------------------------------
 
-    def _fewest(self) -> tuple[Found, int | None]:
-        """The lightest set after which all have a place, and the node of a wanted pod when that was settled."""
-        found, node = self._proposed()
+    def _find_fewest_pods(self) -> tuple[Found, int | None]:
+        """The lightest set of pods to move so that all find a place, and the node of a single wanted pod."""
+        found, node = self._propose_set()
         if len(self._pool.items) > _EXACT_ITEMS:
-            # Whoever stops one pod cannot stop fewer.
+            # A set of one pod is minimal.
             is_one = found.picked is not None and len(self._pool.grants(found.picked)) == 1
             return Found(found.picked, proven=is_one), node
         below = None if found.picked is None else self._pool.weight(found.picked)
@@ -219,10 +219,10 @@ class _Defrag:
             return Found(exact.picked, is_proven), None
         return Found(found.picked, is_proven), node
 
-    def _proposed(self) -> tuple[Found, int | None]:
+    def _propose_set(self) -> tuple[Found, int | None]:
         wanted = self._waiting.wanted
         if isinstance(wanted, GangRequest):
-            also = functools.partial(self.seats, steps=_SECOND_THOUGHTS)
+            also = functools.partial(self.find_seats, steps=_RETRIES)
             return GangVictims(
                 self._search, self._pool, wanted, lambda picked: also(picked) is not None
             ).find_lightest(), None
@@ -233,44 +233,44 @@ class _Defrag:
         )
 
     def _has_seats(self, node: int, picked: Picked) -> bool:
-        return self.seats(picked, node, steps=_SECOND_THOUGHTS) is not None
+        return self.find_seats(picked, node, steps=_RETRIES) is not None
 
-    # --- where everybody goes ---------------------------------------------------------------------------
+    # --- new seats --------------------------------------------------------------------------------------
 
-    def seats(self, picked: Picked, node: int | None = None, *, steps: int = _SEATS) -> Seats | None:
-        """Places for the wanted work (party 0) and those who make way; the snapshot is without them already."""
+    def find_seats(self, picked: Picked, node: int | None = None, *, steps: int = _SEATS) -> Seats | None:
+        """Seats for the waiting workload (number 0) and the moved pods; the snapshot is already without them."""
         wanted = self._waiting.wanted
         if isinstance(wanted, GangRequest):
-            found = self._around(wanted, picked, steps)
-            if found is not None or self._pods() > _FEW_PODS:
+            found = self._seat_around_gang(wanted, picked, steps)
+            if found is not None or self._count_pods() > _FEW_PODS:
                 return found
         crowded = frozenset() if node is None else frozenset({node})
-        return self._arranged([self._wanted_party(node), *self._parties(picked)], steps, crowded)
+        return self._rearrange([self._waiting_members(node), *self._list_moving(picked)], steps, crowded)
 
-    def _around(self, gang: GangRequest, picked: Picked, steps: int) -> Seats | None:
-        """The gang where it would go by itself, and the others around it."""
+    def _seat_around_gang(self, gang: GangRequest, picked: Picked, steps: int) -> Seats | None:
+        """Seats with the gang where the gang search places it, and the moved pods around it."""
         plan = self._search.find(gang)
         if not isinstance(plan, GangPlan):
             return None
         with self._fitter.snapshot.trial() as trial:
             trial.commit_all(plan.grants)
-            nobody = dataclasses.replace(self._wanted_party(None), members=())
+            placed = dataclasses.replace(self._waiting_members(None), members=())
             crowded = frozenset(grant.node for grant in plan.grants)
-            found = self._arranged([nobody, *self._parties(picked)], steps, crowded)
+            found = self._rearrange([placed, *self._list_moving(picked)], steps, crowded)
         return None if found is None else {**found, **{(0, seat.rank): seat.grant for seat in plan.seats}}
 
-    def _arranged(self, parties: Sequence[MovingMembers], steps: int, crowded: frozenset[int]) -> Seats | None:
-        most = min(steps + sum(len(party.members) for party in parties), self._seats_left)
-        arrangement = Rearrangement(self._fitter, parties, most, crowded)
+    def _rearrange(self, moving: Sequence[MovingMembers], steps: int, crowded: frozenset[int]) -> Seats | None:
+        most = min(steps + sum(len(each.members) for each in moving), self._seats_left)
+        arrangement = Rearrangement(self._fitter, moving, most, crowded)
         found = arrangement.find_seats()
         self._seats_left -= most - arrangement.steps_left
         return found
 
-    def _pods(self) -> int:
+    def _count_pods(self) -> int:
         wanted = self._waiting.wanted
         return sum(role.required_replicas for role in wanted.roles) if isinstance(wanted, GangRequest) else 1
 
-    def _wanted_party(self, node: int | None) -> MovingMembers:
+    def _waiting_members(self, node: int | None) -> MovingMembers:
         wanted = self._waiting.wanted
         gang = wanted if isinstance(wanted, GangRequest) else None
         roles = wanted.roles if isinstance(wanted, GangRequest) else [Role("", wanted, 1)]
@@ -282,12 +282,12 @@ class _Defrag:
         bound = GangConstraints(self._search.level_tables, gang, len(requests))
         return MovingMembers(bound, requests, range(len(requests)), allowed=only)
 
-    def _parties(self, picked: Picked) -> list[MovingMembers]:
-        parties = []
-        for number, members in sorted(self._stopped(picked).items()):
+    def _list_moving(self, picked: Picked) -> list[MovingMembers]:
+        moving = []
+        for number, members in sorted(self._members_by_workload(picked).items()):
             workload = self._pool.workloads[number]
             held = {i: grant.node for i in workload.placed_members if (grant := workload.members[i].grant) is not None}
-            parties.append(
+            moving.append(
                 MovingMembers(
                     GangConstraints(self._search.level_tables, workload.gang, len(workload.members)),
                     [member.request for member in workload.members],
@@ -296,52 +296,52 @@ class _Defrag:
                     placed={i: at for i, at in held.items() if i not in members},
                 )
             )
-        return parties
+        return moving
 
-    def _stopped(self, picked: Picked) -> dict[int, list[int]]:
-        """Workload -> members that make way."""
+    def _members_by_workload(self, picked: Picked) -> dict[int, list[int]]:
+        """Workload -> its members that stop."""
         stopped: dict[int, list[int]] = {}
         for number in self._pool.with_gang_mates(picked):
             item = self._pool.items[number]
             stopped.setdefault(item.workload, []).extend(item.members)
         return stopped
 
-    # --- what it is worth -------------------------------------------------------------------------------
+    # --- gain and cost ----------------------------------------------------------------------------------
 
-    def _priced(self, found: Found, node: int | None) -> DefragPlan | Refusal:
+    def _price_plan(self, found: Found, node: int | None) -> DefragPlan | Refusal:
         picked = found.picked or ()
         with self._pool.without_items(picked):
-            seats = self.seats(picked, node)
+            seats = self.find_seats(picked, node)
         if seats is None:
             return self._refuse(Reason.NO_ARRANGEMENT)
-        placement = tuple(grant for (party, _), grant in sorted(seats.items(), key=_place) if party == 0)
-        moves = self._moves(picked, seats)
+        placement = tuple(grant for (each, _), grant in sorted(seats.items(), key=_seat_order) if each == 0)
+        moves = self._list_moves(picked, seats)
         cost = sum((victim.cost for victim in self._pool.list_victims(picked)), Cost())
-        cost_micro = self._micro(cost.lost + cost.restart)
+        cost_micro = self._price_micro(cost.lost + cost.restart)
         started = sum(grant_milli(grant, self._fitter.snapshot) for grant in placement)
-        benefit_micro = self._micro(round(started * self._waiting.sooner_s))
+        benefit_micro = self._price_micro(round(started * self._waiting.sooner_s))
         if self._rules.max_evictions is not None and len(moves) > self._rules.max_evictions:
             return self._refuse(Reason.TOO_MANY, len(moves), benefit_micro, cost_micro)
         if benefit_micro <= cost_micro:
             return self._refuse(Reason.NOT_WORTH_IT, len(moves), benefit_micro, cost_micro)
         return DefragPlan(self._waiting.name, placement, moves, cost, benefit_micro, cost_micro, found.proven)
 
-    def _moves(self, picked: Picked, seats: Seats) -> tuple[Move, ...]:
+    def _list_moves(self, picked: Picked, seats: Seats) -> tuple[Move, ...]:
         nodes = self._fitter.snapshot.nodes
         moves = []
-        for party, (number, members) in enumerate(sorted(self._stopped(picked).items()), 1):
+        for index, (number, members) in enumerate(sorted(self._members_by_workload(picked).items()), 1):
             workload = self._pool.workloads[number]
             for i in sorted(members):
-                member, grant = workload.members[i], seats[party, i]
+                member, grant = workload.members[i], seats[index, i]
                 source = nodes[member.grant.node].name if member.grant is not None else ""
                 moves.append(Move(workload.name, member.name, source, nodes[grant.node].name, grant))
         return tuple(moves)
 
-    def _micro(self, milli_s: int) -> int:
+    def _price_micro(self, milli_s: int) -> int:
         return milli_s * self._rules.price_micro_per_gpu_hour // MILLI_S_PER_GPU_HOUR
 
-    def _milli(self) -> int:
-        """GPUs and shares the waiting work needs at least; slices lie on GPUs that nobody shares."""
+    def _min_milli(self) -> int:
+        """Milli-GPUs that the waiting workload needs at least; slices do not count, they are on partitioned GPUs."""
         wanted = self._waiting.wanted
         pods = (
             [(role.request, role.required_replicas) for role in wanted.roles]
@@ -352,20 +352,20 @@ class _Defrag:
 
 
 class _Exact(victims.Problem):
-    """Any set will do after which all have a place."""
+    """Sets after whose removal all pods find seats."""
 
-    def __init__(self, question: _Defrag, pool: VictimPool) -> None:
-        self._question = question
+    def __init__(self, search: _Defrag, pool: VictimPool) -> None:
+        self._search = search
         self._pool = pool
 
     def suffices(self, picked: Picked) -> bool:
         with self._pool.without_items(picked):
-            return self._question.seats(picked) is not None
+            return self._search.find_seats(picked) is not None
 
 
-def _place(pair: tuple[tuple[int, int], Grant]) -> tuple[int, int]:
+def _seat_order(pair: tuple[tuple[int, int], Grant]) -> tuple[int, int]:
     return pair[0]
 
 
-def _usd(micro: int) -> str:
+def _format_usd(micro: int) -> str:
     return f"${micro / 1_000_000:.2f}"

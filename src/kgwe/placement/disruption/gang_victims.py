@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kgwe.placement.gang.request import GangRequest, Role
     from kgwe.placement.gang.search import GangSearch
 
-# Searched to the end when no more items than this can matter: at most 2^12 sets, most of them cut off by the bound.
+# Up to this many relevant items the search is exhaustive: at most 2^12 sets, most of them excluded by the bound.
 _EXACT_ITEMS: Final = 12
 _EXACT_STEPS: Final = 4096
 # Domains tried for real, gangs tried as the first to go, and rounds around disruption budgets, per request.
@@ -46,11 +46,12 @@ _WEIGHED: Final = 8
 
 
 class GangVictims:
-    """The search for one gang on one snapshot. `also` is asked last, on the snapshot without the set."""
+    """The search for one gang on one snapshot."""
 
     def __init__(
         self, search: GangSearch, pool: VictimPool, gang: GangRequest, also: Callable[[Picked], bool] | None = None
     ) -> None:
+        """`also`: a further condition on a set, tested on the snapshot without it."""
         self._search = search
         self._fitter = search.fitter
         self._pool = pool
@@ -75,9 +76,9 @@ class GangVictims:
         }
 
     def find_lightest(self, exact_items: int = _EXACT_ITEMS) -> Found:
-        """A set that lets the gang start, none of it dispensable; None when there is none or none was found.
+        """A minimal set that lets the gang start; None if there is none or none was found.
 
-        Searched to the end when no more than `exact_items` items can matter.
+        The search is exhaustive for up to `exact_items` relevant items.
         """
         picked = self._propose()
         weight = None if picked is None else self._pool.weight(picked)
@@ -88,16 +89,16 @@ class GangVictims:
         return victims.Found(picked, proven=False)
 
     def suffices(self, picked: Picked) -> bool:
-        """Whether the gang starts without these."""
+        """Whether the gang starts once these items have stopped."""
         with self._pool.without_items(picked):
             return self.fits_now(picked)
 
     def fits_now(self, picked: Picked) -> bool:
-        """The same, the snapshot being without the set already."""
+        """Like `suffices`, on a snapshot that is already without the set."""
         return self._search.has_room(self._gang) and (self._also is None or self._also(picked))
 
     def _relevant_items(self, weight: int | None) -> list[int]:
-        """Items that could be part of a lighter set: on nodes the gang can use, and not too heavy themselves."""
+        """Items that could be part of a lighter set: on nodes the gang can use, and lighter than the known set."""
         useful = np.logical_or.reduce(list(self._possible.values()))
         return [
             number
@@ -120,23 +121,23 @@ class GangVictims:
         return best
 
     def _list_hopeful_domains(self) -> list[int]:
-        """Domains that would hold the gang with everything stopped."""
+        """Domains that would hold the gang if all items stopped."""
         with self._pool.without_items(range(len(self._pool.items))):
             room = GangCapacity(self._fitter, self._ladder, self._gang)
             holds = np.ones(len(self._domains), np.bool_)
-            # What the network allows differs from level to level; there no domain is ruled out.
+            # With a required network bandwidth, no domain is excluded here.
             for number, role in enumerate(self._gang.roles if not self._gang.min_network_gb_per_s else ()):
                 holds &= room.by_level(number, self._top)[self._top] >= role.required_replicas
         found: list[int] = np.flatnonzero(holds).tolist()
         return found
 
     def _estimate(self, domain: int) -> float:
-        """What clearing the domain weighs when its choice is right the first time; infinite: nothing is proposed."""
+        """The weight of clearing the domain if the first choice suffices; infinite: no choice."""
         chosen = self._choose(domain, frozenset(), frozenset())
         return math.inf if chosen is None else self._pool.weight(tuple(sorted(chosen)))
 
     def _clear_domain(self, domain: int) -> Picked | None:
-        """The lightest of several ways to clear one domain, with whoever is not needed let go."""
+        """The lightest of several sets that clear one domain, without unneeded items."""
         proposals = {
             self._choose_within_budgets(domain, gone, weighed=weighed)
             for gone in self._list_first_victims(domain)
@@ -159,7 +160,7 @@ class GangVictims:
         return sorted({number for node in self._domains[domain] for number in self._pool.items_on.get(int(node), ())})
 
     def _list_first_victims(self, domain: int) -> list[frozenset[int]]:
-        """Nobody; or one of the items on several nodes that free most for their weight."""
+        """Sets to start from: the empty one, and each of the multi-node items that free most for their weight."""
         freed: dict[int, int] = {}
         request = max(
             self._gang.roles, key=lambda role: (room_curves.requested_amount(role.request), role.name)
@@ -170,14 +171,14 @@ class GangVictims:
                 freed[number] = sum(room_curves.freed_amount(grant, request) for grant in inside)
         useful = [number for number, amount in freed.items() if amount]
         useful.sort(key=lambda number: (self._pool.items[number].weight / freed[number], number))
-        # Among hundreds of pods one gang more or less decides little, and each try takes longer.
+        # For large gangs one item matters little, and each try takes longer.
         tries = max(1, min(_SEEDS, _SEED_PODS // sum(role.required_replicas for role in self._gang.roles)))
         return [frozenset(), *(frozenset({number}) for number in useful[:tries])]
 
     def _choose_within_budgets(self, domain: int, gone: frozenset[int], *, weighed: bool) -> Picked | None:
-        """A choice that overdraws no budget: whoever overdraws one is spared, and the choice made again.
+        """A choice within all budgets: items that overdraw one are spared, and the choice is repeated.
 
-        Of those who share a budget the lightest go or, `weighed`, those that would be missed most.
+        Of the items that share a budget the lightest are kept or, if `weighed`, the most necessary ones.
         """
         spared: frozenset[int] = frozenset()
         for _ in range(_ROUNDS):
@@ -196,7 +197,7 @@ class GangVictims:
         return None
 
     def _choose_with_budget_prices(self, domain: int) -> Picked | None:
-        """A choice that overdraws no budget because drawing on one has a price, raised until it is low enough."""
+        """A choice within all budgets: items of an overdrawn budget get a price that rises until none is."""
         prices: dict[str, int] = {}
         try:
             for _ in range(_ROUNDS if self._pool.budgets else 0):
@@ -226,7 +227,7 @@ class GangVictims:
     def _sort_by_necessity(
         self, domain: int, gone: frozenset[int], spared: frozenset[int], chosen: frozenset[int]
     ) -> list[int]:
-        """A choice, with those first without whom it would weigh most."""
+        """The chosen items, most necessary first: those without which a choice would weigh most."""
         items, workloads = self._pool.items, self._pool.workloads
         limited = [number for number in sorted(chosen) if workloads[items[number].workload].budget]
         missed: dict[int, float] = {}
@@ -236,7 +237,7 @@ class GangVictims:
         return sorted(chosen, key=lambda number: (-missed.get(number, 0.0), -number))
 
     def _choose(self, domain: int, gone: frozenset[int], spared: frozenset[int]) -> frozenset[int] | None:
-        """Items to stop in a domain so that its sums hold the gang, `gone` being stopped anyway."""
+        """Items to stop in a domain so that its total room holds the gang; `gone` are stopped in any case."""
         chosen: frozenset[int] = frozenset()
         for role in sorted(self._gang.roles, key=lambda each: (-room_curves.requested_amount(each.request), each.name)):
             picked = self._choose_for(role, domain, gone | chosen, spared)
@@ -257,7 +258,7 @@ class GangVictims:
         mix = room_curves.find_lightest_mix(curves.get_curves(nodes.tolist(), gone, spared), missing)
         if gone or mix is None:
             return mix
-        # Each node of a gang counts all of it there; counted once, gangs may be lighter than the mix.
+        # Curves count a gang on each of its nodes; counted once, whole gangs may be lighter than the mix.
         run = curves.pick_whole_items(nodes.tolist(), spared, missing)
         return min((each for each in (mix, run) if each is not None), key=self._weight)
 
@@ -266,7 +267,7 @@ class GangVictims:
 
 
 class _Exact(victims.Problem):
-    """The whole question; no bound is needed where sets are few."""
+    """The exhaustive search; with few sets it needs no bound."""
 
     def __init__(self, clearing: GangVictims) -> None:
         self._clearing = clearing

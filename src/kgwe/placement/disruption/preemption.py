@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionPlan:
-    """Stop the victims, all of them, then place the work as told."""
+    """Stop all victims, then place the workload as planned."""
 
     victims: tuple[Victim, ...]
     placement: tuple[Grant, ...]
@@ -60,7 +60,7 @@ class PreemptionPlan:
 
 @dataclass(frozen=True)
 class Evictable:
-    """Work that runs, of which some may be asked to make way, and what it takes to say what that costs."""
+    """Running workloads that may be stopped, with what their cost depends on."""
 
     running: Sequence[Running]
     now_s: float
@@ -105,7 +105,7 @@ def _plan_for_pod(fitter: Fitter, pool: VictimPool, request: Request) -> Preempt
     problems = (NodeVictims(fitter, pool, request, node) for node in _list_hopeful_nodes(fitter, pool, request))
     found, node = node_victims.find_best_node(pool, problems)
     if found.picked is None:
-        return refuse(fitter, pool, lambda: bool((fitter.check_nodes(request) == FitStatus.FITS).any()))
+        return refuse_preemption(fitter, pool, lambda: bool((fitter.check_nodes(request) == FitStatus.FITS).any()))
     with pool.without_items(found.picked):
         grant = grant_on_node(fitter, request, node)
     return build_plan(fitter, pool, found.picked, (grant,), proven=found.proven)
@@ -143,8 +143,8 @@ def build_plan(
     return PreemptionPlan(victims, tuple(placement), sum((victim.cost for victim in victims), Cost()), proven, reasons)
 
 
-def refuse(fitter: Fitter, pool: VictimPool, starts: Callable[[], bool]) -> Refusal:
-    """Why no set of victims will do; `starts` tells whether the work would with things as they then are."""
+def refuse_preemption(fitter: Fitter, pool: VictimPool, starts: Callable[[], bool]) -> Refusal:
+    """Why no set of victims suffices; `starts`: whether the wanted workload would start on the snapshot as it is."""
     free = VictimPool(fitter.snapshot, [dataclasses.replace(each, budget="") for each in pool.workloads], 0.0)
     code = Reason.NOTHING_LOWER
     if free.items:
@@ -164,13 +164,13 @@ def _plan_for_gang(search: GangSearch, pool: VictimPool, gang: GangRequest) -> P
         return plan_without_victims(now.grants)
     cleared = find_gang_victims(search, pool, gang)
     if cleared is None:
-        return refuse(search.fitter, pool, lambda: search.has_room(gang))
+        return refuse_preemption(search.fitter, pool, lambda: search.has_room(gang))
     return build_plan(search.fitter, pool, cleared.picked, cleared.plan.grants, proven=cleared.proven)
 
 
 @dataclass(frozen=True, slots=True)
 class GangClearing:
-    """A set of work, and where the gang goes without it."""
+    """A set of victims, and the plan of the gang without them."""
 
     picked: Picked
     plan: GangPlan

@@ -1,4 +1,4 @@
-"""Seats for several workloads at once: the one that wants to start, and those that make way for it.
+"""Seats for several workloads at once: the one that wants to start, and those that move for it.
 
 Members are seated one after the other, the wanted workload first and then the largest. Each gets the nearest node that
 fits and keeps its constraints, its old node before all others; among equally near ones the fullest. When a member finds
@@ -75,7 +75,7 @@ class Rearrangement:
     def find_seats(self) -> Seats | None:
         """Seats for all members, or None."""
         order = [(number, member) for number, moving in enumerate(self._workloads) for member in moving.members]
-        # The wanted workload is the first; it is seated before those that make way for it.
+        # The wanted workload is the first; it is seated before those that move for it.
         order.sort(key=lambda each: self._order_key(*each))
         with self._trial:
             return dict(self._seats) if self._search(order) else None

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     Curve = list[tuple[float, tuple[int, ...]]]
 
 
-# Up to so many GPUs or slices on a node the lightest set is worked out exactly; thousandths are too many for that.
+# Up to this many GPUs or slices on a node the lightest set is exact; there are too many milli-GPUs for that.
 _FEW_UNITS: Final = 16
 
 
 class RoomCurves:
-    """The curves of one request; those of untouched nodes are worked out once."""
+    """The curves of one request; those of untouched nodes are cached."""
 
     def __init__(self, fitter: Fitter, pool: VictimPool, request: Request, most_per_node: int = 0) -> None:
         self._pool = pool
@@ -49,10 +49,10 @@ class RoomCurves:
         snapshot = fitter.snapshot
         self._free = (snapshot.cpu_milli, snapshot.memory_bytes, snapshot.pods)
         self._each: Amounts = (self._unit, request.cpu_milli, request.memory_bytes, 1)
-        """What one pod needs: the amount it is measured by, CPU, memory, a pod slot."""
+        """Requirements of one pod: the measured amount, CPU, memory, a pod slot."""
 
     def charge(self, surcharge: Mapping[int, int]) -> None:
-        """From now on, let these items (number -> extra) weigh more than they do."""
+        """Add a surcharge (item -> extra weight) from now on."""
         self._surcharge = surcharge
         self._known.clear()
 
@@ -68,10 +68,10 @@ class RoomCurves:
         return [curve for curve in found if curve]
 
     def pick_whole_items(self, nodes: Sequence[int], spared: frozenset[int], missing: int) -> frozenset[int] | None:
-        """Items that make room for so many more pods on these nodes, those first that free most for their weight.
+        """Items that make room for `missing` more pods on these nodes, chosen by weight per unit freed.
 
-        Whoever turns out not to be needed is let go again, the heaviest first. None also when every item is on one of
-        the nodes alone, where a mix of curves is no heavier.
+        Unneeded items are dropped again, heaviest first. None also if every item is on a single node: then a mix of
+        curves is no heavier.
         """
         gains = self._gains_by_item(nodes, spared)
         if all(len(each) == 1 for each in gains.values()):
@@ -83,22 +83,22 @@ class RoomCurves:
         for number in sorted(gains, key=lambda each: (*_weight_per_unit(weight[each], gains[each]), each)):
             if missing <= 0:
                 break
-            missing -= sum(room[node].free(gain) for node, gain in gains[number])
+            missing -= sum(room[node].free_amounts(gain) for node, gain in gains[number])
             stopped.append(number)
         if missing > 0:
             return None
         for number in sorted(stopped, key=lambda each: (-weight[each], each)):
-            lost = -sum(room[node].free(gain, -1) for node, gain in gains[number])
+            lost = -sum(room[node].free_amounts(gain, -1) for node, gain in gains[number])
             if missing + lost > 0:
                 for node, gain in gains[number]:
-                    room[node].free(gain)
+                    room[node].free_amounts(gain)
             else:
                 missing += lost
                 stopped.remove(number)
         return frozenset(stopped)
 
     def _gains_by_item(self, nodes: Sequence[int], spared: frozenset[int]) -> dict[int, list[tuple[int, Amounts]]]:
-        """Item -> the nodes it is on, and what it gives back there."""
+        """Item -> its nodes, and what it frees on each."""
         gains: dict[int, list[tuple[int, Amounts]]] = {}
         for node in nodes:
             for number, gain in self._gains_on(node):
@@ -126,7 +126,7 @@ class RoomCurves:
         return self._add_other_resources(node, curve, gone, spared)
 
     def _add_other_resources(self, node: int, curve: Curve, gone: frozenset[int], spared: frozenset[int]) -> Curve:
-        """The same with CPU, memory and pod slots too; cut off where there are never enough."""
+        """The curve with CPU, memory and pod slots counted too; it ends where there are never enough."""
         now, free = int(self._now[node]), self._free_on(node)
         if all(need * (now + len(curve)) <= max(0, left) for need, left in zip(self._each[1:], free[1:], strict=True)):
             return curve
@@ -142,7 +142,7 @@ class RoomCurves:
     def _pick_for_other_resources(
         self, node: int, pods: int, stopped: frozenset[int], spared: frozenset[int]
     ) -> tuple[int, ...] | None:
-        """Items to stop besides so that nothing else falls short for so many pods; None: there are not enough."""
+        """More items to stop so that CPU, memory and pod slots suffice for `pods` pods; None: impossible."""
         gains, free = self._gains_on(node), self._free_on(node)
         added: list[int] = []
         for kind in [kind for kind, need in enumerate(self._each) if kind and need]:
@@ -163,7 +163,7 @@ class RoomCurves:
         return tuple(added)
 
     def _gains_on(self, node: int) -> list[tuple[int, Amounts]]:
-        """Items on the node, and what each gives back there."""
+        """The items on the node, and what each frees there."""
         if node not in self._gains:
             self._gains[node] = [
                 (number, self._gain([grant for grant in self._pool.items[number].grants if grant.node == node]))
@@ -187,7 +187,7 @@ class RoomCurves:
             return int(snapshot.free[node]).bit_count() - int(snapshot.owed[node]), cpu, memory, pods
         if gpus.slices and gpus.profile in snapshot.slices:
             return count_free_slices(snapshot, gpus.profile, node), cpu, memory, pods
-        # What is left of shared GPUs is too small for one more.
+        # The free parts of shared GPUs are too small for one more pod.
         return self._unit * int(self._now[node]), cpu, memory, pods
 
 
@@ -199,14 +199,14 @@ def _weight_per_unit(weight: int, gains: Sequence[tuple[int, Amounts]]) -> tuple
 
 @dataclass(slots=True)
 class _NodeRoom:
-    """Pods that a node takes while things on it are stopped."""
+    """How many pods a node can take while items on it are stopped."""
 
     each: Amounts
     free_now: list[int]
     most: float
 
-    def free(self, gain: Amounts, sign: int = 1) -> int:
-        """Pods it takes more when so much comes free, or less when it is taken again."""
+    def free_amounts(self, gain: Amounts, sign: int = 1) -> int:
+        """Free these amounts, or take them again; returns the change in the number of pods."""
         before = self.pods()
         for kind, amount_freed in enumerate(gain):
             self.free_now[kind] += sign * amount_freed
@@ -218,7 +218,7 @@ class _NodeRoom:
 
 
 def _solve_knapsack(items: Sequence[tuple[int, int, int]], needs: Sequence[int], held: int) -> Curve:
-    """For each amount needed the lightest set that frees as much: a knapsack over so few units that it is small."""
+    """For each needed amount, the lightest set that frees it: a knapsack over few units."""
     least: list[tuple[float, tuple[int, ...]]] = [(0.0, ()), *[(math.inf, ())] * held]
     for number, weight, gain in items:
         for units in range(held, 0, -1):
@@ -229,7 +229,7 @@ def _solve_knapsack(items: Sequence[tuple[int, int, int]], needs: Sequence[int],
 
 
 def _pick_by_worth(items: Sequence[tuple[int, int, int]], needs: Sequence[int]) -> Curve:
-    """For each amount needed the first of the items, in order of weight per unit, that free as much."""
+    """For each needed amount, the first items, by weight per unit, that free it."""
     curve: Curve = []
     total, freed_so_far, stopped = 0.0, 0, []
     for number, weight, gain in sorted(items, key=lambda item: (item[1] / item[2], item[0])):
@@ -270,7 +270,7 @@ def freed_amount(grant: Grant, request: Request) -> int:
 
 
 def find_lightest_mix(curves: Sequence[Curve], missing: int) -> frozenset[int] | None:
-    """Of each curve a number of pods, `missing` in all, at least weight. Fewer pods never weigh more on a node."""
+    """A number of pods from each curve, `missing` in all, of least weight. Fewer pods never weigh more on a node."""
     considered = [curves[number] for number in sorted(_list_useful_curves(curves, missing))]
     least = np.full(missing + 1, np.inf)
     least[0] = 0.0
@@ -295,7 +295,7 @@ def find_lightest_mix(curves: Sequence[Curve], missing: int) -> frozenset[int] |
 
 
 def _list_useful_curves(curves: Sequence[Curve], missing: int) -> Iterable[int]:
-    """At most `missing` nodes are used; one that is not among so many lightest for any number of pods is not needed."""
+    """At most `missing` nodes are used, so only the `missing` lightest for each number of pods matter."""
     longest = max(map(len, curves), default=0)
     chosen: set[int] = set()
     for pods in range(min(longest, missing)):

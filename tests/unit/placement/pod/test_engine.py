@@ -72,7 +72,8 @@ def test_the_best_wiring_of_each_preference_reaches_the_top_of_its_range():
     engine = Engine(fleet(node("n")))
     tops = {Preference.SAME_NUMA: 4, Preference.SAME_PCIE_SWITCH: 2}
     found = {
-        preference: max(engine.scorer._topology_points(count, preference).points.tolist()) for preference, count in tops.items()
+        preference: max(engine.scorer._topology_points(count, preference).points.tolist())
+        for preference, count in tops.items()
     }
     assert found == {Preference.SAME_NUMA: 90.0, Preference.SAME_PCIE_SWITCH: 80.0}
 
@@ -177,7 +178,7 @@ def test_random_is_repeatable_reaches_every_node_and_needs_a_source():
     drawn = [decide(engine, request, rng=np.random.default_rng(seed)).name for seed in range(40)]
     assert drawn == [decide(engine, request, rng=np.random.default_rng(seed)).name for seed in range(40)]
     assert set(drawn) == {"h100", "used", "spot", "small"}
-    with pytest.raises(errors.InvariantBroken, match="without a source of randomness"):
+    with pytest.raises(errors.InvariantBroken, match="needs a source of randomness"):
         engine.decide(request)
 
 
