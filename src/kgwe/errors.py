@@ -1,27 +1,27 @@
-"""The exceptions KGWE raises on purpose.
+"""The exceptions of KGWE.
 
 KgweError
-├── Transient         worth trying again (carries retry_after_s when the other side named one)
-├── Conflict          somebody else wrote first; read again and decide again
-│   └── AlreadyExists a create found the name taken; for an idempotent create that is success
-├── NotFound          the thing is gone; for a delete that is success
-├── Expired           the version asked for is no longer kept (HTTP 410): list again
-├── Permanent         trying again cannot help: bad input, no permission
+├── Transient         a retry may succeed (retry_after_s is set if the server sent it)
+├── Conflict          another client wrote first; read again and decide again
+│   └── AlreadyExists the name exists; for an idempotent create that is success
+├── NotFound          the object does not exist; for a delete that is success
+├── Expired           the resource version is no longer kept (HTTP 410): list again
+├── Permanent         a retry cannot succeed: bad input, no permission
 │   └── UnknownTopologyLevel  a request names a network level that the cluster does not have
-└── InvariantBroken   our own book-keeping is wrong: stop rather than act on it
+└── InvariantBroken   internal data is inconsistent: stop rather than act on it
 
-A business "no" (no node has room) is a value with a reason, never an exception.
+A refusal (no node has room) is a value with a reason, never an exception.
 """
 
 from __future__ import annotations
 
 
 class KgweError(Exception):
-    """Base of every error raised on purpose."""
+    """Base class of all errors of KGWE."""
 
 
 class Transient(KgweError):
-    """Worth trying again."""
+    """A retry may succeed."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -29,23 +29,23 @@ class Transient(KgweError):
 
 
 class Conflict(KgweError):
-    """Somebody else wrote first."""
+    """Another client wrote first."""
 
 
 class AlreadyExists(Conflict):
-    """A create found the name taken."""
+    """A create found an object with the same name."""
 
 
 class NotFound(KgweError):
-    """The thing is gone."""
+    """The object does not exist."""
 
 
 class Expired(KgweError):
-    """The resource version asked for is no longer kept; list again."""
+    """The resource version is no longer kept; list again."""
 
 
 class Permanent(KgweError):
-    """Trying again cannot help."""
+    """A retry cannot succeed."""
 
 
 class UnknownTopologyLevel(Permanent):
@@ -53,4 +53,4 @@ class UnknownTopologyLevel(Permanent):
 
 
 class InvariantBroken(KgweError):
-    """Our own book-keeping is wrong."""
+    """Internal data is inconsistent."""

@@ -26,7 +26,7 @@ async def test_what_survives_is_set_aside_and_given_back():
     assert any(each is kept for each in gc.get_objects())
 
 
-async def test_new_garbage_is_collected_and_old_garbage_at_the_next_look_at_everything():
+async def test_new_garbage_is_collected_and_old_garbage_at_the_next_collect_everything():
     async with gc_pauses.short():
         young = weakref.ref(Thing())
         gc.collect()
@@ -37,6 +37,6 @@ async def test_new_garbage_is_collected_and_old_garbage_at_the_next_look_at_ever
         del thing
         gc.collect()
         assert old() is not None
-        gc_pauses.look_at_everything()
+        gc_pauses.collect_everything()
         assert old() is None
         assert gc.get_freeze_count() > 0

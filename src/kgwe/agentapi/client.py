@@ -1,8 +1,7 @@
-"""One agent, asked over gRPC: every call has a deadline, the connection is kept, certificates are read again when they
-change.
+"""A gRPC client of one agent: each call has a timeout, the connection is kept, certificates are reloaded.
 
-Errors are those of `kgwe.errors`: Transient when the agent does not answer, NotFound, Conflict and Permanent as the
-agent means them.
+Errors are those of `kgwe.errors`: Transient if the agent does not respond; NotFound, Conflict and Permanent from the
+agent.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 Reply = TypeVar("Reply", bound="Message")
 
 DEADLINE_S: Final = 5.0
-# Cutting waits for the driver, step by step.
+# A MIG change waits for the driver, step by step.
 ORDER_DEADLINE_S: Final = 120.0
 _LARGEST_MESSAGE: Final = 4 << 20
 
@@ -43,22 +42,23 @@ _ERRORS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How agents are reached."""
+    """The access to agents."""
 
     files: Files | None = None
-    """Certificates; None: without, as agents on this machine are."""
+    """Certificates; None for agents on this machine."""
     server_name: str = ""
-    """The name that agents' certificates must carry: they are called by addresses, which certificates do not list.
-    Empty: the name of the node, where it is known, else the name that all agents carry."""
+    """The name in the agents' certificates, which do not list addresses. Empty: the name of the node if known, else
+    the common name of all agents.
+    """
     deadline_s: float = DEADLINE_S
 
     def to_node(self, node: str) -> Access:
-        """Access to the agent of one node: the agent of another node is not believed."""
+        """Return the access to the agent of one node: the certificate of another node's agent is refused."""
         return self if self.server_name else dataclasses.replace(self, server_name=node)
 
 
 class AgentClient:
-    """Close it, or use it as a context manager."""
+    """A client of one agent. Close it, or use it as a context manager."""
 
     def __init__(self, address: str, access: Access | None = None) -> None:
         self.address = address
@@ -95,8 +95,8 @@ class AgentClient:
         return await self._call("ApplyMPS", request, pb.MpsReply, ORDER_DEADLINE_S)
 
     async def telemetry(self, request: pb.TelemetryRequest | None = None) -> AsyncGenerator[pb.Telemetry]:
-        """Until the caller has enough or the agent ends it; Transient when it breaks."""
-        channel = await self._connected()
+        """Yield samples until the caller stops or the agent ends the stream; raise Transient if it breaks."""
+        channel = await self._connect()
         method = channel.unary_stream(
             f"/{messages.SERVICE}/WatchTelemetry",
             request_serializer=pb.TelemetryRequest.SerializeToString,
@@ -107,12 +107,12 @@ class AgentClient:
             async for message in call:
                 yield message
         except grpc.aio.AioRpcError as exc:
-            raise self._translated(exc) from exc
+            raise self._translate_error(exc) from exc
         finally:
             call.cancel()
 
     async def _call(self, name: str, request: Message, reply: type[Reply], deadline_s: float | None = None) -> Reply:
-        channel = await self._connected()
+        channel = await self._connect()
         method: Any = channel.unary_unary(
             f"/{messages.SERVICE}/{name}",
             request_serializer=type(request).SerializeToString,
@@ -121,14 +121,14 @@ class AgentClient:
         try:
             answer: Reply = await method(request, timeout=deadline_s or self._access.deadline_s)
         except grpc.aio.AioRpcError as exc:
-            raise self._translated(exc) from exc
+            raise self._translate_error(exc) from exc
         return answer
 
-    def _translated(self, exc: grpc.aio.AioRpcError) -> errors.KgweError:
+    def _translate_error(self, exc: grpc.aio.AioRpcError) -> errors.KgweError:
         kind = _ERRORS.get(exc.code(), errors.Transient)
         return kind(f"agent {self.address}: {exc.details() or exc.code().name}")
 
-    async def _connected(self) -> grpc.aio.Channel:
+    async def _connect(self) -> grpc.aio.Channel:
         source = self._access.files
         stamp = source.stamp() if source else ()
         if self._channel is not None and stamp != self._stamp:
@@ -141,10 +141,10 @@ class AgentClient:
     def _open(self, source: Files | None) -> grpc.aio.Channel:
         options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", _LARGEST_MESSAGE),
-            # A fleet of agents is many connections: one each is enough, and none outlives its use for long.
+            # Many agents mean many connections: one each is enough, and idle ones are closed soon.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.client_idle_timeout_ms", 300_000),
-            # Agents are in the same cluster: no proxy stands in between.
+            # Agents are in the same cluster, without a proxy in between.
             ("grpc.enable_http_proxy", 0),
         ]
         if source is None:

@@ -1,4 +1,4 @@
-"""What the agent knows, as messages of its protocol, and back. Absent stays absent both ways."""
+"""Conversions between the agent's data and its protocol messages. Absent values stay absent."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def encode_health(node: str, status: gpunode.GPUNodeStatus) -> pb.Health:
 
 
 def encode_telemetry(node: str, sample: NodeReadings, missed: int, wanted: frozenset[str]) -> pb.Telemetry:
-    """Of these devices; of all when none is named."""
+    """Return a telemetry message for these devices; for all if none is named."""
     return pb.Telemetry(
         node=node,
         unix_ms=sample.unix_ms,
@@ -202,7 +202,7 @@ def encode_instances(cut: Iterable[Instance]) -> list[pb.MigInstance]:
 
 
 def decode_status(told: pb.Topology, how: pb.Health | None = None) -> gpunode.GPUNodeStatus:
-    """The status a GPUNode would have; health is unknown unless it was asked for."""
+    """Return the status as in a GPUNode; health is unknown unless it was requested."""
     states = {each.uuid: _decode_health(each) for each in how.gpus} if how else {}
     unknown = gpunode.GPUHealth(state=gpunode.HealthState.UNKNOWN)
     gpus = tuple(_decode_device(each, states.get(each.uuid, unknown)) for each in told.gpus)

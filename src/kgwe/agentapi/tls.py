@@ -1,8 +1,8 @@
-"""Certificates of the agent and of those who call it, from files that are replaced while it runs.
+"""Certificates of the agent and its clients, from files that are replaced while it runs.
 
-Both sides show one, and each must come from the authority the other trusts. The files are replaced while we run (by
-cert-manager or a Secret's volume). Every handshake checks whether they changed; a pair that does not match yet (a key
-without its new certificate) leaves the last good one in use.
+Both sides present one, signed by the authority that the other trusts. cert-manager or a Secret's volume replaces the
+files. Each handshake checks for changes; a pair that does not match yet (a key without its new certificate) is
+ignored, and the previous one stays in use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: DNS name in the certificate of every agent, beside the name of its node
+# : DNS name in the certificates of all agents, besides the name of the node
 AGENT_NAME: Final = "kgwe-agent"
 _LOOPBACK = ("127.", "[::1]", "::1", "localhost")
 
@@ -34,7 +34,7 @@ class Files:
     authority: Path
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
-        """Changes when any of them does."""
+        """Return a value that changes when one of the files changes."""
         try:
             return tuple((s.st_mtime_ns, s.st_ino) for s in (path.stat() for path in self.all))
         except OSError:
@@ -45,7 +45,7 @@ class Files:
         return (self.certificate, self.key, self.authority)
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """(certificate, key, authority); Permanent when one is missing or they do not belong together."""
+        """Return (certificate, key, authority); raise Permanent if one is missing or they do not match."""
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.certificate, self.key)
@@ -53,17 +53,17 @@ class Files:
             certificate, key, authority = (path.read_bytes() for path in self.all)
         except (OSError, ssl.SSLError) as exc:
             named = ", ".join(str(path) for path in self.all)
-            raise errors.Permanent(f"certificates cannot be used ({named}): {exc}") from exc
+            raise errors.Permanent(f"cannot use the certificates ({named}): {exc}") from exc
         return certificate, key, authority
 
 
 def parse_files(certificate: str, key: str, authority: str) -> Files | None:
-    """None where none are named."""
+    """Return the files; None if none are set."""
     return Files(Path(certificate), Path(key), Path(authority)) if certificate and key and authority else None
 
 
 class _Renewing:
-    """Gives gRPC the newest certificates, and nothing when they are the ones it has."""
+    """Provides gRPC with new certificates, and with nothing if they are unchanged."""
 
     def __init__(self, source: Files) -> None:
         self._source = source
@@ -90,7 +90,7 @@ def _configuration(source: Files) -> grpc.ServerCertificateConfiguration:
 
 
 def server_credentials(source: Files) -> grpc.ServerCredentials:
-    """Callers must show a certificate of the authority."""
+    """Return server credentials that require a client certificate of the authority."""
     renewing = _Renewing(source)
     fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewing)  # None is "no change", its types forget
     return grpc.dynamic_ssl_server_credentials(renewing.first, fetch, require_client_authentication=True)
@@ -106,7 +106,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_names(auth: Mapping[str, object]) -> frozenset[str]:
-    """Who a caller is, from gRPC's auth context: common name and alternative names of its certificate."""
+    """Return the names of a client from gRPC's auth context: common name and alternative names."""
     found: set[str] = set()
     for key in ("x509_common_name", "x509_subject_alternative_name"):
         values = auth.get(key)

@@ -1,4 +1,4 @@
-"""Tasks that run beside the main work of a process; if one fails, so does the process."""
+"""Background tasks of a process; if one fails, the process fails."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def running(work: Iterable[Coroutine[Any, Any, None]]) -> AsyncIterator[No
 
 
 async def wait_first(*waits: Awaitable[Any]) -> None:
-    """Return when the first of `waits` does; the others are cancelled. An exception of the first is raised."""
+    """Return when the first of `waits` ends, and cancel the others. Raise the exception of the first."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -46,7 +46,7 @@ async def wait_first(*waits: Awaitable[Any]) -> None:
 
 
 class TaskSet:
-    """Tasks that run beside their owner until it stops."""
+    """Tasks that run until their owner stops."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -57,7 +57,7 @@ class TaskSet:
         task.add_done_callback(self._tasks.discard)
 
     async def cancel(self) -> None:
-        """Cancel what still runs, and wait until it has ended."""
+        """Cancel the running tasks, and wait until they have ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

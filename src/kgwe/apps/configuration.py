@@ -1,4 +1,4 @@
-"""Settings of a process: one file, one tree, unknown keys refused with their path.
+"""Settings of a process: one file, one tree; unknown keys are refused with their path.
 
 Order of precedence: flag, environment (<PREFIX><KEY>, lists with commas), file, default.
 """
@@ -22,7 +22,7 @@ _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 def load(
     kind: type[_Settings], prefix: str, path: Path | None = None, overrides: Mapping[str, Any] | None = None
 ) -> _Settings:
-    """Read settings; Permanent with the path of the bad key when they do not make sense."""
+    """Read the settings; raise Permanent with the path of the invalid key."""
     tree: dict[str, Any] = _read(path) if path is not None else {}
     for field in msgspec.structs.fields(kind):
         text = os.environ.get(prefix + field.name.upper())
@@ -44,7 +44,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(path.read_text()) or {}
     except (OSError, yaml.YAMLError) as exc:
-        raise errors.Permanent(f"reading settings {path}: {exc}") from exc
+        raise errors.Permanent(f"cannot read settings {path}: {exc}") from exc
     if not isinstance(tree, dict):
         raise errors.Permanent(f"settings {path}: expected a mapping of keys to values")
     return tree

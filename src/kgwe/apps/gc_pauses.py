@@ -1,8 +1,8 @@
-"""Keeps Python's collector of cyclic garbage from stopping a process that answers others.
+"""Keeps pauses of Python's garbage collector short in processes that serve requests.
 
-A full collection looks at every object there is: tens of milliseconds in a process that knows a large cluster. What has
-survived one is therefore set aside and not looked at again, so that the next costs no more than what was made since.
-It is still freed when nothing refers to it; only cycles among such objects stay, until the next look at everything.
+A full collection visits all objects: tens of milliseconds in a process with a large cluster in memory. Objects that
+survive one are therefore frozen, so the next visits only newer objects. Frozen objects are still freed by reference
+counting; only cycles among them stay until the next complete collection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 _FULL: Final = 2
-# Between two looks at everything.
+# Seconds between two complete collections.
 _EVERYTHING_S: Final = 3600.0
 
 
@@ -39,8 +39,8 @@ def _collected(phase: Literal["start", "stop"], info: dict[str, int]) -> None:
         gc.freeze()
 
 
-def look_at_everything() -> None:
-    """Collect what was garbage when it was set aside, or has become so since."""
+def collect_everything() -> None:
+    """Collect all objects, including frozen ones."""
     gc.unfreeze()
     gc.collect()
 
@@ -48,4 +48,4 @@ def look_at_everything() -> None:
 async def _now_and_then() -> None:
     while True:
         await asyncio.sleep(_EVERYTHING_S)
-        look_at_everything()
+        collect_everything()

@@ -1,4 +1,4 @@
-"""Decision records on disk: their lines, how values are written, and how free capacity is followed.
+"""Decision records on disk: their lines, the encoding of values, and the tracking of free capacity.
 
 Built on `placement`. The scheduler writes records, the simulator and `kgwe replay` read them.
 """

@@ -58,7 +58,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def encode_value(value: Any, but: str = "") -> Any:
-    """JSON values for a dataclass, without fields at their default and without the field `but`."""
+    """Return JSON values for a dataclass, without fields at their default and without the field `but`."""
     if isinstance(value, _PLAIN):
         return value
     if dataclasses.is_dataclass(value):
@@ -78,7 +78,9 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def decode_value(kind: type[T], value: Mapping[str, Any], **given: Any) -> T:
-    """The dataclass that `encode_value` encoded, plus the fields in `given`; Permanent if the values do not fit."""
+    """Return the dataclass that `encode_value` encoded, plus the fields in `given`; raise Permanent if the values do
+    not fit.
+    """
     try:
         found: T = _object(kind, value, given)
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
@@ -125,7 +127,7 @@ def _request(request: node.Request) -> msgspec.Raw:
 
 
 def encode_ask(ask: Ask) -> dict[str, Any]:
-    """Like `encode_value`; the request, which equal pods share, is encoded once."""
+    """Encode an ask like `encode_value`; the request, which equal pods share, is encoded once."""
     found = encode_value(dataclasses.replace(ask, request=_NO_REQUEST))
     return {**found, "request": _request(ask.request)}
 
@@ -137,7 +139,7 @@ _NO_REQUEST = node.Request(node.Gpus())
 
 
 def encode_tree(tree: domains.Tree) -> dict[str, Any]:
-    """A network as JSON values."""
+    """Return a network as JSON values."""
     return {
         "nodes": tree.nodes,
         "order": tree.order.tolist(),
@@ -163,7 +165,9 @@ def encode_tree(tree: domains.Tree) -> dict[str, Any]:
 
 
 def same_tree(one: domains.Tree, other: domains.Tree) -> bool:
-    """Whether two networks have the same content; a change of any node builds a new tree, so identity is not enough."""
+    """Return whether two networks have the same content; each node change builds a new tree, so identity is not
+    enough.
+    """
     if one is other:
         return True
     if (one.nodes, one.nvlink_names, one.connected) != (other.nodes, other.nvlink_names, other.connected):

@@ -2,14 +2,14 @@
 
 The scheduler writes them (`recordDirectory`), and so does the simulator (`kgwe simulate --record`).
 
-    {"kind":"snapshot", …}    nodes, network and everything that is free; every file begins with one
-    {"kind":"nodes", …}       nodes that came, changed or went, and the network if it did
-    {"kind":"decision", …}    the ask and the answer; its `rows` first bring what is free up to date
-    {"kind":"end", …}         the workload holds nothing any more
+    {"kind":"snapshot", …}    nodes, network and all free capacity; each file begins with one
+    {"kind":"nodes", …}       nodes added, changed or removed, and the network if it changed
+    {"kind":"decision", …}    the ask and the answer; its `rows` first update the free capacity
+    {"kind":"end", …}         the workload has released its seats
 
-A decision is worked out from what is free on each node, so that is what is written, node by node, whenever it differs
-from what was written last; who holds the rest does not matter. `snapshot` is a hash of all of it: a reader knows at
-every decision whether it has what the scheduler had.
+A decision depends on the free capacity of each node, so each changed node is written; the holders of the rest do not
+matter. `snapshot` is a hash of all free capacity: a reader can check at each decision that it has the scheduler's
+state.
 
     {"kind":"decision","at_s":1794787200.5,"by":"plan","job":"0b5c…","snapshot":"9f2c41d0a7b3e618",
      "ask":{"owner":"0b5c…","request":{"gpus":{"count":8},"cpu_milli":64000},"pods":2,"name":"train-7"},
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from kgwe.placement.refusal import Refusal
     from kgwe.records.rows import FreeCopy
 
-#: of the lines; a reader refuses one that it does not know
+# : format of the lines; a reader refuses an unknown one
 FORMAT: Final = 1
 
 
 class Seat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one pod got: whole cards, or a share of one card, or slices as profile@start."""
+    """The devices of one pod: whole GPUs, a share of one GPU, or slices as profile@start."""
 
     node: str
     cards: tuple[int, ...] = ()
@@ -63,21 +63,21 @@ class Seat(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeClass(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What nodes of one shape have in common."""
+    """The common properties of nodes of one shape."""
 
     shape: Any
     labels: dict[str, str] = {}
 
 
 class NodeLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node: the number of its class, and what is its own."""
+    """A node: the number of its class, and its own properties."""
 
     node: Any
     of: int = 0
 
 
 class SnapshotLine(msgspec.Struct, frozen=True, omit_defaults=True, tag="snapshot", tag_field="kind"):
-    """Everything: no line before it is needed."""
+    """The complete state; no earlier line is needed."""
 
     at_s: float
     snapshot: str
@@ -87,23 +87,23 @@ class SnapshotLine(msgspec.Struct, frozen=True, omit_defaults=True, tag="snapsho
     rows: list[Row]
     format: int = FORMAT
     version: str = ""
-    """Of KGWE."""
+    """Version of KGWE."""
     weights: Any = None
-    """Of the score, where they are not the usual ones."""
+    """Weights of the score, if they differ from the defaults."""
     domain_weights: Any = None
 
 
 class NodesLine(msgspec.Struct, frozen=True, omit_defaults=True, tag="nodes", tag_field="kind"):
-    """Nodes came, changed or went. From here on rows count the nodes there are now, by name."""
+    """Nodes were added, changed or removed. Later rows number the current nodes by name."""
 
     at_s: float
     classes: list[NodeClass] = []
     nodes: list[NodeLine] = []
     gone: list[str] = []
     tree: Any = None
-    """None: as before."""
+    """None if unchanged."""
     rows: list[Row] = []
-    """Of those that came or changed."""
+    """Rows of added and changed nodes."""
 
 
 class RecordedRefusal(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,19 +115,19 @@ class RecordedRefusal(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was decided; equal answers are equal to the last bit."""
+    """The decision; equal answers are equal to the last bit."""
 
     seats: tuple[Seat, ...] = ()
     score: float | None = None
     gb_per_s: float | None = None
-    """None: nothing to join."""
+    """None if no network was involved."""
     level: str = ""
     domain: str = ""
     refused: RecordedRefusal | None = None
 
 
 class SimulatedJob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the simulator knows of a job beyond its ask."""
+    """The simulator's data about a job besides its ask."""
 
     arrival_s: float
     model: str = ""
@@ -135,7 +135,7 @@ class SimulatedJob(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Decision(Answer, frozen=True, omit_defaults=True, kw_only=True, tag="decision", tag_field="kind"):
-    """What was asked, and the answer."""
+    """The request and the answer."""
 
     at_s: float
     by: Literal["plan", "extender", "simulate"]
@@ -144,13 +144,13 @@ class Decision(Answer, frozen=True, omit_defaults=True, kw_only=True, tag="decis
     ask: Any
     rows: tuple[Row, ...] = ()
     avoid: tuple[str, ...] = ()
-    """Nodes that were kept for others."""
+    """Nodes that were reserved for others."""
     among: tuple[str, ...] | None = None
-    """The only nodes that were offered; None: all."""
+    """The only nodes offered; None for all."""
     draws: tuple[int, ...] = ()
     """The random numbers that were drawn."""
     simulated: SimulatedJob | None = None
-    """Of a decision in a simulation."""
+    """Set for decisions of a simulation."""
 
     @property
     def answer(self) -> Answer:
@@ -170,7 +170,7 @@ Line = SnapshotLine | NodesLine | Decision | End
 
 @dataclass(frozen=True, slots=True)
 class PendingDecision:
-    """A decision as it was taken, not yet written: everything in it is frozen, so that may be done elsewhere."""
+    """A decision that is not yet written. Its content is frozen, so another thread may write it."""
 
     at_s: float
     by: Literal["plan", "extender"]
@@ -199,16 +199,20 @@ class PendingDecision:
 def answer_of(found: Plan | Refusal | engine.Decision) -> Answer:
     if isinstance(found, Plan):
         seats = tuple(describe_seat(seat.node, grant) for seat, grant in zip(found.seats, found.grants, strict=True))
-        return Answer(seats, found.score, _finite(found.gb_per_s), found.level, found.domain)
+        return Answer(seats, found.score, _replace_infinity(found.gb_per_s), found.level, found.domain)
     if isinstance(found, engine.Decision):
         return Answer(
-            (describe_seat(found.name, found.grant),), found.score.total, _finite(found.gb_per_s), "node", found.name
+            (describe_seat(found.name, found.grant),),
+            found.score.total,
+            _replace_infinity(found.gb_per_s),
+            "node",
+            found.name,
         )
     return Answer(refused=RecordedRefusal(str(found.code), found.message, found.possible))
 
 
-def _finite(rate: float | None) -> float | None:
-    """JSON has no infinity, which one card by itself has."""
+def _replace_infinity(rate: float | None) -> float | None:
+    """Replace infinity, which JSON does not have and a single GPU's bandwidth is."""
     return None if rate is None or math.isinf(rate) else rate
 
 
@@ -223,7 +227,7 @@ def describe_seat(node: str, grant: Grant) -> Seat:
 
 @dataclass(frozen=True, slots=True)
 class PendingSnapshot:
-    """A snapshot as it was, not yet written."""
+    """A snapshot that is not yet written."""
 
     at_s: float
     free: FreeCopy
@@ -233,8 +237,8 @@ class PendingSnapshot:
     version: str = ""
 
     def line(self, rest: Callable[[], None] = lambda: None) -> SnapshotLine:
-        """`rest` is called after every few nodes: in a large fleet this takes a while."""
-        classes, lines = _classed(self.free.nodes, rest)
+        """Return the line. `rest` is called after every few nodes, because a large fleet takes long."""
+        classes, lines = _group_by_class(self.free.nodes, rest)
         weights, domain_weights = (codec.encode_value(each) or None for each in self.weights or (None, None))
         return SnapshotLine(
             self.at_s,
@@ -259,29 +263,31 @@ class PendingSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PendingNodes:
-    """Nodes that came, changed or went, not yet written."""
+    """Added, changed or removed nodes that are not yet written."""
 
     at_s: float
     nodes: tuple[Node, ...]
     gone: tuple[str, ...]
-    #: None: as before
+    # : None if unchanged
     tree: Tree | None
     rows: tuple[Row, ...]
 
     def line(self) -> NodesLine:
-        classes, lines = _classed(self.nodes)
+        classes, lines = _group_by_class(self.nodes)
         tree = None if self.tree is None else codec.encode_tree(self.tree)
         return NodesLine(self.at_s, classes, lines, list(self.gone), tree, list(self.rows))
 
 
-# Some tenths of a millisecond.
+# Takes some tenths of a millisecond.
 _NODES_AT_ONCE: Final = 8
 _ROWS_AT_ONCE: Final = 64
 
 
-def _classed(listed: Sequence[Node], rest: Callable[[], None] = lambda: None) -> tuple[list[NodeClass], list[NodeLine]]:
-    """Hundreds of nodes share a shape and most of their labels: those are written once."""
-    # Equal shapes are one object, and telling them apart by what is in them takes long.
+def _group_by_class(
+    listed: Sequence[Node], rest: Callable[[], None] = lambda: None
+) -> tuple[list[NodeClass], list[NodeLine]]:
+    """Return nodes with numbered classes: hundreds of nodes share a shape and most labels, which are written once."""
+    # Equal shapes are one object; comparing their content takes long.
     common: dict[int, set[tuple[str, str]]] = {}
     shapes: dict[int, Shape] = {}
     for number, node in enumerate(listed):
@@ -307,7 +313,7 @@ def _classed(listed: Sequence[Node], rest: Callable[[], None] = lambda: None) ->
 
 
 def read_nodes(line: SnapshotLine | NodesLine) -> list[Node]:
-    """The nodes that a line describes."""
+    """Return the nodes that a line describes."""
     shapes = [codec.decode_value(Shape, each.shape) for each in line.classes]
     found = []
     for each in line.nodes:
@@ -317,7 +323,7 @@ def read_nodes(line: SnapshotLine | NodesLine) -> list[Node]:
 
 
 def read_lines(paths: Iterable[Path]) -> Iterator[tuple[str, Line]]:
-    """The lines of the files, one after the other, each with where it stands; the last may have been cut off."""
+    """Yield the lines of the files with their positions; the last line may be truncated."""
     decoder = msgspec.json.Decoder(Line)
     for path in paths:
         try:
@@ -326,7 +332,7 @@ def read_lines(paths: Iterable[Path]) -> Iterator[tuple[str, Line]]:
                     if text.endswith(b"\n") and text.strip():
                         yield f"{path}:{number}", _line(decoder, text, f"{path}:{number}")
         except OSError as exc:
-            raise errors.NotFound(f"reading decision records: {exc}") from exc
+            raise errors.NotFound(f"cannot read decision records: {exc}") from exc
 
 
 def _line(decoder: msgspec.json.Decoder[Line], text: bytes, where: str) -> Line:

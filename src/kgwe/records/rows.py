@@ -1,4 +1,4 @@
-"""What is free, node by node: as rows that can be written down, compared, and put back bit for bit."""
+"""Free capacity per node as rows that can be written, compared, and restored bit for bit."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ _HASH_BYTES: Final = 8
 _WHOLE: Final = 1 << (8 * _HASH_BYTES)
 _FLAT: Final = ("free", "cpu_milli", "memory_bytes", "pods")
 _PER_CARD: Final = ("milli", "share_mib")
-# Copies of the fleet that are shown in turn: the live one, the planner's, and some that came after them.
+# Number of fleet copies that are tracked: the live one, the planner's, and some later ones.
 _COPIES: Final = 16
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What is free on one node."""
+    """The free capacity of one node."""
 
     node: int
-    """Its number among the nodes there are, by name."""
+    """Its number among the current nodes, by name."""
     cards: int
-    """Mask of whole cards."""
+    """Mask of whole free GPUs."""
     cpu_milli: int
     memory_bytes: int
     pods: int
     shares: tuple[tuple[int, int, int], ...] = ()
-    """(card, milli, MiB) of cards that are neither whole nor taken."""
+    """(GPU, milli, MiB) of partly used GPUs."""
     slices: tuple[tuple[int, str, int], ...] = ()
-    """(card, profile, start), in the order in which they are given away."""
+    """(GPU, profile, start), in the order of allocation."""
 
 
 class Free(Protocol):
-    """A Snapshot, or a copy of what is free in one."""
+    """A Snapshot, or a copy of its free capacity."""
 
     @property
     def nodes(self) -> Sequence[Node]: ...
@@ -68,7 +68,7 @@ class Free(Protocol):
 
 @dataclass
 class FreeCopy:
-    """What is free, apart from the snapshot it was read from."""
+    """A copy of the free capacity, independent of its snapshot."""
 
     nodes: Sequence[Node]
     free: NDArray[np.integer[Any]]
@@ -88,7 +88,7 @@ class FreeCopy:
         return [row_of(self, number) for number in range(len(self.nodes))]
 
     def take(self, source: Free, numbers: Mapping[int, int]) -> None:
-        """Make nodes what they are in `source`; `numbers`: those there -> those here, the same nodes."""
+        """Copy nodes from `source`; `numbers` maps their numbers there to those here."""
         old, new = list(numbers), list(numbers.values())
         for name in _FLAT:
             getattr(self, name)[new] = getattr(source, name)[old]
@@ -101,7 +101,7 @@ class FreeCopy:
                     self.free_slices[here, card] = tuple(source.free_slices[there, card])
 
     def differing(self, source: Free) -> list[int]:
-        """Nodes whose row is another in `source`, which has the same nodes."""
+        """Return the nodes whose row differs in `source`, which has the same nodes."""
         found = np.zeros(len(self.nodes), np.bool_)
         for name in _FLAT:
             found |= getattr(self, name) != getattr(source, name)
@@ -141,12 +141,12 @@ def _shares(source: Free, number: int, free: int) -> tuple[tuple[int, int, int],
 
 
 def moved_row(row: Row, number: int) -> Row:
-    """The same, where the node has another number."""
+    """Return the row with another node number."""
     return msgspec.structs.replace(row, node=number)
 
 
 def put_row(snapshot: Snapshot, row: Row) -> None:
-    """Make this what is free on the node."""
+    """Set the free capacity of the node."""
     number, node = row.node, snapshot.nodes[row.node]
     snapshot.free[number], snapshot.pods[number] = row.cards, row.pods
     snapshot.cpu_milli[number], snapshot.memory_bytes[number] = row.cpu_milli, row.memory_bytes
@@ -177,17 +177,17 @@ def _put_slices(snapshot: Snapshot, row: Row, node: Node) -> None:
 
 
 def hash_of(source: Free, number: int) -> int:
-    """Of a node's name and what is free there."""
+    """Return the hash of a node's name and its free capacity."""
     row = moved_row(row_of(source, number), 0)
     text = source.nodes[number].name.encode() + msgspec.json.encode(row)
     return int.from_bytes(hashlib.blake2b(text, digest_size=_HASH_BYTES).digest(), "little")
 
 
 class Digest:
-    """Of everything that is free, kept up to date node by node; the same whatever the order of the nodes."""
+    """A hash of all free capacity, updated node by node and independent of their order."""
 
     def __init__(self, source: Free, hashes: Sequence[int] | None = None) -> None:
-        """`hashes`: of its nodes, where they are known."""
+        """`hashes` are those of its nodes, if known."""
         self._source = source
         known = hashes if hashes is not None else [hash_of(source, number) for number in range(len(source.nodes))]
         self.hashes = list(known)
@@ -197,7 +197,7 @@ class Digest:
         return f"{self._sum % _WHOLE:0{2 * _HASH_BYTES}x}"
 
     def changed(self, number: int, source: Free | None = None) -> bool:
-        """Take a node as it is now, in `source` if one is given; returns whether that is another state."""
+        """Update the hash of a node, from `source` if given; return whether it changed."""
         new = hash_of(source or self._source, number)
         self._sum += new - self.hashes[number]
         is_other, self.hashes[number] = new != self.hashes[number], new
@@ -205,27 +205,29 @@ class Digest:
 
 
 def digest(source: Free) -> str:
-    """Of everything that is free."""
+    """Return the hash of all free capacity."""
     return str(Digest(source))
 
 
 class Mirror:
-    """What was written last, to find out what has changed since, whichever copy of the fleet is shown."""
+    """The last written state, by which changes are found in any copy of the fleet."""
 
     def __init__(self, last: FreeCopy, hashes: Sequence[int] | None = None) -> None:
-        """`hashes`: of its nodes, where they are known."""
+        """`hashes` are those of its nodes, if known."""
         self.last = last
         self._digest = Digest(last, hashes)
         self._step = 0
         self._written = np.zeros(len(last.nodes), np.int64)  # node -> step in which it was written
-        self._seen: dict[int, tuple[Any, int, int]] = {}  # id -> snapshot, its version and our step, when last shown
+        self._seen: dict[int, tuple[Any, int, int]] = {}  # id -> snapshot, its version and our step, at its last use
 
     @property
     def digest(self) -> str:
         return str(self._digest)
 
     def take_changes(self, snapshot: Snapshot) -> tuple[Row, ...]:
-        """Rows of `snapshot`, which has the same nodes, that differ from what was written; now they are written."""
+        """Return the rows of `snapshot`, which has the same nodes, that differ from the written state, and mark them
+        as written.
+        """
         found = self._candidates(snapshot)
         self._step += 1
         changed = [number for number in found if self._put(snapshot, number)]
@@ -235,7 +237,9 @@ class Mirror:
         return tuple(row_of(snapshot, number) for number in changed)
 
     def follow_nodes(self, snapshot: Snapshot, fresh: Container[int]) -> Mirror:
-        """The same for other nodes: those of `fresh` as they are now, all others, known by name, as was written."""
+        """Return a mirror for other nodes: those of `fresh` with their current state, all others, by name, as
+        written.
+        """
         last = FreeCopy.of(snapshot)
         before = {node.name: number for number, node in enumerate(self.last.nodes)}
         kept = {before[node.name]: number for number, node in enumerate(snapshot.nodes) if number not in fresh}

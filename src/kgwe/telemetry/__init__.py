@@ -1,4 +1,4 @@
-"""What a process reports about itself: logs, metrics, traces, probes, and the HTTP server for them.
+"""The self-reporting of a process: logs, metrics, traces, probes, and the HTTP server for them.
 
 Built on `kgwe.errors`; the apps import it.
 """

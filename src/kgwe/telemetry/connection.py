@@ -1,4 +1,4 @@
-"""One connection of our HTTP server."""
+"""One connection of the HTTP server."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _LARGEST_HEAD: Final = 16 << 10
-# What a handshake may take, and the head of a request.
+# Timeout of a handshake, and of the head of a request.
 _HEAD_S: Final = 5.0
-# A request must be there in this time, and its reply be taken in as much. kube-scheduler waits no longer either.
+# Timeout of a complete request, and of the delivery of its reply; kube-scheduler's own timeout is no longer.
 _REQUEST_S: Final = 10.0
-# Clients of Kubernetes keep idle connections 90 s; closing first would reset a request under way.
+# Kubernetes clients keep idle connections for 90 s; closing earlier could reset a new request.
 _IDLE_S: Final = 120.0
-# What a client that was turned away may take to read why.
+# Seconds a refused client has to read the reason.
 _LINGER_S: Final = 1.0
-# Requests that may wait behind the one that is answered. Scrapers, kubelets and kube-scheduler send none ahead.
+# Pipelined requests that may wait. Scrapers, kubelets and kube-scheduler send none.
 _SENT_AHEAD: Final = 8
 
 
 class Connection(asyncio.Protocol):
-    """Requests are answered in the order they come, each when the one before it has been.
+    """Answers requests in order, one after the other.
 
-    A connection answers one request per turn of the event loop: requests sent ahead, on however many connections, do
-    not keep the loop from other work. A client that sends more ahead than `_SENT_AHEAD` gets answers to those, and the
+    A connection answers one request per turn of the event loop, so pipelined requests on any number of connections do
+    not block other work. A client that pipelines more than `_SENT_AHEAD` requests gets those answers, and the
     connection is closed.
     """
 
@@ -49,27 +49,27 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.peer = peer
-        #: its client showed a certificate, or has sent a complete request
+        # : the client presented a certificate, or has sent a complete request
         self.is_proven = False
-        #: when its last request began
+        # : time at which its last request began
         self.active_at = self._loop.time()
         self._transport: asyncio.Transport | None = None
-        # None: what still comes is not read.
+        # None: further bytes are not read.
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
-        self.arrival = 0  # its number among the connections that were admitted
+        self.arrival = 0  # its number among the admitted connections
         self._due = self.active_at + _HEAD_S
         self._timer = self._loop.call_at(self._due, self._tick)
-        self._waiting: deque[tuple[Request, bool]] = deque()  # and whether the connection stays open after it
-        self._had_turn = False  # a request of the bytes at hand was answered
-        self._next_is_due = False  # `_next` will be called by the event loop
-        self._overrun = False  # too many requests were sent ahead; those that do not wait are not answered
-        self._answering = False  # an answer is awaited
+        self._waiting: deque[tuple[Request, bool]] = deque()  # whether the connection stays open after the reply
+        self._had_turn = False  # a request of the current bytes was answered
+        self._next_is_due = False  # the event loop will call `_next`
+        self._overrun = False  # too many pipelined requests; those that do not wait are not answered
+        self._answering = False  # a reply is awaited
         self._full = False  # the client does not read
-        self._paused = False  # what the client sends is not read
+        self._paused = False  # input of the client is not read
         self._last = False  # no further request is answered
-        self._stranger = False  # its certificate has another name than those that may ask
+        self._stranger = False  # no name of its certificate is allowed
         self._handshake: asyncio.Task[None] | None = None
-        self._held = 0  # bytes of bodies that are not answered yet
+        self._held = 0  # bytes of bodies of unanswered requests
         self._begin()
         self.is_open = False
 
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def secure(self, sock: socket.socket, context: ssl.SSLContext) -> None:
-        """Begin the handshake with a client that was accepted; `connection_made` is called when it is over."""
+        """Start the handshake with an accepted client; `connection_made` is called when it is complete."""
         self._handshake = self._loop.create_task(self._start_handshake(sock, context))
         self._limiter.run(self._handshake)
 
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
                 self.connection_lost(None)
 
     def _check_client(self, transport: asyncio.BaseTransport) -> None:
-        """Who the client is, now that the handshake is over."""
+        """Check the client's certificate after the handshake."""
         tls, certificate = self._limiter.tls, transport.get_extra_info("peercert")
         if tls is None or tls.files.authority is None:
             return
@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
             self._check_size()
 
     def _check_size(self) -> None:
-        """A request that is not complete may be larger, or take longer, than is worth waiting for."""
+        """Refuse an incomplete request that is too large or takes too long."""
         self._shorten_deadline(self.active_at + (_REQUEST_S if self._complete_head else _HEAD_S))
         largest = self._limiter.limits.body
         if not self._complete_head:
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
             self._queue_request(keep=False, too_large=True)
 
     def eof_received(self) -> bool:
-        """A client that sends no more may still read what it asked for."""
+        """Keep the connection after EOF: the client may still read its replies."""
         self._parser = None
         self.stop()
         return self.is_answering
@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
         self._due = self._loop.time() + in_s
 
     def _shorten_deadline(self, due: float) -> None:
-        """It is due then, which may be before the timer rings."""
+        """Move the deadline forward, possibly before the timer."""
         self._due = due
         if due < self._timer.when() and self._transport is not None:
             self._timer.cancel()
@@ -185,7 +185,7 @@ class Connection(asyncio.Protocol):
         if self._answering:
             self._set_due(_REQUEST_S)
         if self._loop.time() < self._due:
-            # Set again only when it rings: requests come far more often than silence.
+            # The timer is set again only when it fires: requests are far more frequent.
             self._timer = self._loop.call_at(self._due, self._tick)
         elif self.is_open and not self._full:
             self._refuse(HTTPStatus.REQUEST_TIMEOUT)
@@ -202,7 +202,7 @@ class Connection(asyncio.Protocol):
         self.active_at = self._loop.time()
 
     def _begin(self) -> None:
-        #: a request has begun and is not complete
+        # : a request has begun and is incomplete
         self.is_open, self._complete_head = True, False
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
         if not self._body:
             self._body = body
         else:
-            # One buffer: a list of tiny pieces would take many times the bytes that are counted.
+            # One buffer: a list of tiny pieces would take many times the counted bytes.
             if isinstance(self._body, bytes):
                 self._body = bytearray(self._body)
             self._body += body
@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
     # --- answering --------------------------------------------------------------------------------------
 
     def _queue_request(self, *, keep: bool, too_large: bool) -> None:
-        """The request is complete, or as complete as it may become."""
+        """Queue a request that is complete, or will get no further."""
         path = messages.path_of(self._url)
         if path is None or self._parser is None:
             self._refuse(HTTPStatus.BAD_REQUEST)
@@ -271,7 +271,7 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def _next(self) -> None:
-        """Answer the first that waits, unless the one before has not been answered or the client does not read."""
+        """Answer the next waiting request, unless a reply is pending or the client does not read."""
         if self._may_answer:
             self._answer(*self._waiting.popleft())
         if self._may_answer:
@@ -285,7 +285,7 @@ class Connection(asyncio.Protocol):
         return bool(self._waiting) and not self._answering and not self._full
 
     def _call_next_soon(self) -> None:
-        """The next answer is for the next turn of the event loop; until then, nothing more is read."""
+        """Answer the next request in the next turn of the event loop; read nothing until then."""
         self._read(paused=True)
         if not self._next_is_due:
             self._next_is_due = True
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
     def _answer(self, request: Request, keep: bool) -> None:  # noqa: FBT001 - as it waits
         try:
             reply = self._limiter.app(request)
-        except Exception:  # the application's fault must not end the connection without an answer
+        except Exception:  # an error of the application must not end the connection without a reply
             log.exception("request_failed", path=request.path)
             reply = _BROKEN
         if isinstance(reply, Reply):
@@ -308,7 +308,7 @@ class Connection(asyncio.Protocol):
             self._limiter.run(self._loop.create_task(self._await(request, reply, keep=keep)))
 
     async def _await(self, request: Request, coming: Awaitable[Reply], *, keep: bool) -> None:
-        """To its end, though the client may have gone: what it asked for may be half done."""
+        """Await the reply to its end, even if the client is gone: the action may be half done."""
         try:
             reply = await coming
         except Exception:  # as above
@@ -332,17 +332,17 @@ class Connection(asyncio.Protocol):
             self._last = True
 
     def _release(self) -> None:
-        """The bytes of its bodies are no longer held."""
+        """Release the bytes of its bodies."""
         if self._held:
             self._limiter.reserve_body(-self._held)
             self._held = 0
 
     def refuse_body(self) -> None:
-        """All connections together hold more than they may."""
+        """Refuse the request: all connections together hold too many bytes."""
         self._refuse(HTTPStatus.SERVICE_UNAVAILABLE)
 
     def _refuse(self, status: HTTPStatus) -> None:
-        """Read no more, and say why unless there are others to be answered first."""
+        """Stop reading, and send the reason unless other replies come first."""
         if self._parser is None or self._transport is None:
             return
         self.is_open, self._parser = False, None
@@ -355,7 +355,7 @@ class Connection(asyncio.Protocol):
             self._linger()
 
     def _linger(self) -> None:
-        """Closing with bytes unread would take the reply away from a client that still sends."""
+        """Keep reading for a while: closing with unread bytes would discard the reply to a client that still sends."""
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
         self._timer.cancel()
@@ -370,7 +370,7 @@ class Connection(asyncio.Protocol):
     # --- the end ----------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Close once what was asked has been answered."""
+        """Close after the pending replies."""
         self._last = True
         if self._transport is None:
             self.abort()
@@ -388,7 +388,7 @@ class Connection(asyncio.Protocol):
 
 
 class _SentTooManyAhead(Exception):
-    """More requests came ahead than may wait."""
+    """Raised if too many requests are pipelined."""
 
 
 _BROKEN: Final = Reply(HTTPStatus.INTERNAL_SERVER_ERROR, b"internal error\n")

@@ -1,12 +1,11 @@
 """Limits over all connections of one server: their number, and the bytes of their bodies.
 
-A server that is full makes room: it closes the connection that is least likely to be missed. That is the oldest one
-that has not proved itself yet, by a certificate or by one complete request; failing that, the one that has been idle
-for longest, of the peer with the most connections. A connection whose request is being answered is never closed. So
-half-sent requests, however many, do not keep a client from being answered, also where it shares their address.
+A full server closes the connection that is least important. That is the oldest one without a certificate or a
+complete request; otherwise the longest idle one of the peer with the most connections. A connection with a pending
+reply is never closed. So half-sent requests do not block other clients, even from the same address.
 
-The bytes of bodies that are held in memory are bounded over all connections. When there are too many, the connection
-with the largest body that is not complete pays.
+The total bytes of bodies in memory are bounded. Above the bound, the connection with the largest incomplete body is
+refused.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# What answers under way may take when the server stops.
+# Seconds for pending replies when the server stops.
 _GRACE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    #: bytes of one body
+    # : maximum bytes of one body
     body: int = 1 << 20
-    #: bytes of all bodies together that are not answered yet
+    # : maximum bytes of all unanswered bodies together
     bodies: int = 64 << 20
     connections: int = 256
-    #: connections from one address
+    # : maximum connections from one address
     per_peer: int = 128
 
 
@@ -51,17 +50,17 @@ class ConnectionLimiter:
         self.limits = limits
         self.tls = tls
         self.connections: set[Connection] = set()
-        self.tasks: set[asyncio.Task[None]] = set()  # answers and handshakes under way
+        self.tasks: set[asyncio.Task[None]] = set()  # pending replies and handshakes
         self.stopping = False
         self._peers: Counter[str] = Counter()
         self._arrivals = itertools.count(1)
         self._held = 0  # bytes of bodies
-        self._strangers: set[frozenset[str]] = set()  # names that were refused
+        self._strangers: set[frozenset[str]] = set()  # refused names
 
     # --- coming and going -------------------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> bool:
-        """Whether there is room for it, possibly after another was closed."""
+        """Admit the connection, possibly after closing another; return whether there is room."""
         peer = connection.peer
         if self.stopping or not self._make_room(peer):
             return False
@@ -92,7 +91,7 @@ class ConnectionLimiter:
         idle = [each for each in among if not each.is_answering]
         if not idle:
             return False
-        # uvloop tells the time in milliseconds: of those idle for equally long, the first to arrive is closed.
+        # uvloop's clock has milliseconds: among equally idle connections the first to arrive is closed.
         least = min(idle, key=lambda each: (each.is_proven, each.active_at, each.arrival))
         self.remove(least)
         least.abort()
@@ -101,7 +100,7 @@ class ConnectionLimiter:
     # --- bodies -----------------------------------------------------------------------------------------
 
     def reserve_body(self, size: int) -> None:
-        """So many bytes more of bodies are in memory (or, negative, fewer)."""
+        """Count more (or, if negative, fewer) bytes of bodies in memory."""
         self._held += size
         if self._held > self.limits.bodies:
             open_ = [each for each in self.connections if each.is_open]
@@ -111,7 +110,7 @@ class ConnectionLimiter:
     # --- clients ----------------------------------------------------------------------------------------
 
     def log_refused_client(self, names: frozenset[str], peer: str) -> None:
-        """A client with a good certificate of another name: say so once, it may be a configuration mistake."""
+        """Log a client whose valid certificate has another name, once: it may be a configuration error."""
         if names not in self._strangers and len(self._strangers) < 100:  # noqa: PLR2004 - a bound for the set
             self._strangers.add(names)
             wanted = sorted(self.tls.files.names) if self.tls else []
@@ -120,7 +119,7 @@ class ConnectionLimiter:
     # --- the end ----------------------------------------------------------------------------------------
 
     async def finish(self) -> None:
-        """Answers under way are given some time; connections that only wait are closed at once."""
+        """Close idle connections at once, and wait a limited time for pending replies."""
         self.stopping = True
         for connection in list(self.connections):
             connection.stop()

@@ -1,11 +1,11 @@
-"""An HTTP/1.1 server for short questions and answers: probes, metrics, and kube-scheduler's calls.
+"""An HTTP/1.1 server for short requests and replies: probes, metrics, and kube-scheduler's calls.
 
     bytes → parser → Request → the application → Reply → bytes, all in one callback of the event loop
 
-Written for these alone, because a general server spends more time on generality than the answers take. An application
-is a function of a request that returns its reply, or an awaitable of it. Left out on purpose: HTTP/2, streams,
-compression, WebSockets. What is larger, slower or stranger than what is asked here is turned away (`connection.py`),
-and many clients, or one with many connections, cannot keep others from being answered (`connection_limiter.py`).
+A general server takes longer per request than these replies need. An application is a function from a request to its
+reply, or to an awaitable of it. HTTP/2, streams, compression and WebSockets are not supported. Requests that are too
+large or too slow are refused (`connection.py`), and a client with many connections cannot block others
+(`connection_limiter.py`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ACCEPT_PAUSE_S: Final = 1.0
 
 
 class PortTaken(errors.Permanent):
-    """The address cannot be listened on."""
+    """Raised if the address is already in use or cannot be bound."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """`:8080`, `0.0.0.0:8080` or `[::]:8080`; port 0 takes a free one."""
+        """Parse `:8080`, `0.0.0.0:8080` or `[::]:8080`; port 0 picks a free port."""
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 - the largest port
-            raise errors.Permanent(f"bad address {text!r}: give HOST:PORT or :PORT, such as :8080")
+            raise errors.Permanent(f"invalid address {text!r}: expected HOST:PORT or :PORT, such as :8080")
         return cls(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104 - probes come from the kubelet's address
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Return whether only this machine can reach the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -81,7 +81,7 @@ class Address:
 
 
 def bind(address: Address) -> socket.socket:
-    """The address as ours, though nothing is accepted there yet; PortTaken when it is not to be had."""
+    """Bind the address without accepting connections yet; raise PortTaken if it is not available."""
     sock = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -105,8 +105,10 @@ async def serving(
     limits: Limits | None = None,
     sock: socket.socket | None = None,
 ) -> AsyncIterator[int]:
-    """Serve `app` while the context is open, over TLS with certificates; yields the port (useful when 0 was asked
-    for). `sock`: the address as `bind` gave it; it is closed at the end."""
+    """Serve `app` while the context is open, with TLS if certificates are given; yield the port.
+
+    `sock` is an address from `bind`; it is closed at the end.
+    """
     with sock or bind(address) as listening:
         limiter = ConnectionLimiter(app, limits or Limits(), tls)
         try:
@@ -121,7 +123,7 @@ async def serving(
 
 
 async def _listen(sock: socket.socket, limiter: ConnectionLimiter) -> Callable[[], None]:
-    """Accept connections; returns what ends that."""
+    """Accept connections; return a function that stops it."""
     server = await asyncio.get_running_loop().create_server(lambda: Connection(limiter), sock=sock)
     return server.close
 
@@ -129,8 +131,10 @@ async def _listen(sock: socket.socket, limiter: ConnectionLimiter) -> Callable[[
 async def _listen_securely(
     sock: socket.socket, limiter: ConnectionLimiter, tls: ReloadingContext
 ) -> Callable[[], None]:
-    """The same over TLS. Connections are counted when they are accepted, not when their handshake is over, and each
-    gets the newest certificates: the event loop's own server offers neither."""
+    """Accept TLS connections. They are counted before their handshake, and each gets the newest certificates.
+
+    The event loop's own server supports neither.
+    """
     loop = asyncio.get_running_loop()
     sock.settimeout(0)
     sock.listen(_BACKLOG)
@@ -141,7 +145,7 @@ async def _listen_securely(
                 accepted, peer = sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as exc:  # no more files, or no memory: go on when there are some
+            except OSError as exc:  # out of file descriptors or memory: retry later
                 log.warning("accept_failed", error=str(exc))
                 loop.remove_reader(sock)
                 loop.call_later(_ACCEPT_PAUSE_S, listen)

@@ -1,4 +1,4 @@
-"""Structured logs: JSON lines in a cluster, colours on a terminal."""
+"""Structured logs: JSON lines in a cluster, colors on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import structlog
 
 
 class _Stderr(io.TextIOBase):
-    """Whatever sys.stderr is when a line is written: loggers outlive a redirection of it."""
+    """The current sys.stderr: loggers outlive a redirection of it."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)
@@ -51,7 +51,7 @@ def configure(*, level: str = "info", json: bool | None = None) -> None:
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers = [handler]
-    # Libraries narrate at info (one line per request); their warnings are enough.
+    # Libraries log each request at info; their warnings are enough.
     root.setLevel(max(threshold, logging.WARNING))
 
 

@@ -1,4 +1,4 @@
-"""Requests and replies of our HTTP server, and their bytes."""
+"""Requests and replies of the HTTP server, and their encoding."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Request(NamedTuple):
     method: str
     #: without the query
     path: str
-    #: as they came
+    # : headers as received
     headers: list[tuple[bytes, bytes]]
     body: bytes
-    #: the body was larger than what is read, and is left out
+    # : the body was too large and is left out
     too_large: bool
 
     def header(self, name: bytes) -> str:
-        """The first of that (lower-case) name; empty: there is none."""
+        """Return the first header with this (lower-case) name; empty if there is none."""
         return next((value.decode("latin-1") for given, value in self.headers if given.lower() == name), "")
 
 
@@ -59,7 +59,7 @@ def encode(reply: Reply, *, keep: bool, bodiless: bool = False) -> bytes:
 
 @functools.lru_cache(maxsize=64)
 def path_of(url: bytes) -> str | None:
-    """The path that was asked for; None: the address is malformed."""
+    """Return the path of a request target; None if it is malformed."""
     try:
         found: bytes | None = httptools.parse_url(url).path
         return unquote(found.decode("ascii"), errors="strict") if found and found.startswith(b"/") else None

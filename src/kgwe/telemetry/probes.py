@@ -1,10 +1,10 @@
 """Metrics and probes over HTTP: /metrics, /healthz, /readyz.
 
-/healthz fails when the process should be restarted, /readyz while it should not be relied on; both say why.
+/healthz fails if the process must be restarted, /readyz while it is not ready; both return the reason.
 
-The metrics of a large fleet take milliseconds to render, on the event loop that does the work, and anyone who reaches
-the port may ask for them. So they are rendered once per second in the long run, and less often where rendering takes
-long; other requests get the last text. However many ask, rendering takes a small part of the loop's time.
+The metrics of a large fleet take milliseconds to render on the event loop, and any client may request them. So they
+are rendered about once per second, and less often if rendering takes long; other requests get the last text.
+Rendering thus takes a small part of the loop's time.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 _OPEN_METRICS: Final = "application/openmetrics-text"
-# Between two renderings in the long run, and at least so many times what one takes.
+# Seconds between two renderings in the long run, and the minimum multiple of the rendering time.
 _PAUSE_S: Final = 1.0
 _PAUSE_TIMES: Final = 20.0
-# Renderings may be ahead of that by so much: two scrapers, or a user who asks twice, see the newest.
+# Seconds by which renderings may be ahead: two scrapers, or two requests of a user, get the newest text.
 _AHEAD_S: Final = 4.0
 
 
 class ProbeApp:
-    """The application of a process that is probed and scraped."""
+    """The application of a process with probes and metrics."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class ProbeApp:
         others: App | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`others`: the application for every other path."""
+        """`others` is the application for all other paths."""
         self._clock = clock
-        #: whether it is OpenMetrics -> the newest text
+        # : whether it is OpenMetrics -> the newest text
         self._rendered: dict[bool, Reply] = {}
-        #: when the pauses of all renderings so far are over
+        # : time at which the pauses of all renderings so far are over
         self._rested_s = 0.0
         self._others = others
         self._registry = registry
@@ -66,7 +66,7 @@ class ProbeApp:
         return Reply(404, b"not found: try /metrics, /healthz or /readyz\n")
 
     def _metrics(self, request: Request) -> Reply:
-        # Two formats, whatever versions and escapings a client lists: each would be rendered for itself.
+        # Only two formats, whichever versions and escapings a client accepts: each would be rendered separately.
         is_open = _OPEN_METRICS in request.header(b"accept").lower()
         now_s = self._clock()
         known = self._rendered.get(is_open)

@@ -1,6 +1,6 @@
-"""Logs what blocked the event loop and for how long: a thread watches it.
+"""Logs what blocks the event loop and for how long, from a watching thread.
 
-For finding out, not for every day: the loop is woken some hundred times a second to show that it is alive.
+For debugging only: the loop is woken some hundred times per second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# Innermost calls that are told.
+# Number of innermost calls to log.
 _DEPTH: Final = 8
 
 
@@ -31,7 +31,7 @@ def _say(took_s: float, where: str) -> None:
 
 @contextlib.contextmanager
 def watch_stalls(limit_s: float, report: Callable[[float, str], None] = _say) -> Iterator[None]:
-    """Report whatever holds the running loop up for longer than `limit_s`, while the context is open; 0: nothing."""
+    """Log what blocks the running loop for longer than `limit_s`, while the context is open; 0 disables it."""
     if not limit_s:
         yield
         return
@@ -52,7 +52,7 @@ class _Watch(threading.Thread):
         self._watched = threading.get_ident()
         self._over = threading.Event()
         self._alive = 0.0
-        self._seen = ""  # what it did when it was found late
+        self._seen = ""  # the stack at the time of detection
         self._beat()
 
     def _beat(self) -> None:

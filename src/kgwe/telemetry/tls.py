@@ -1,10 +1,10 @@
 """TLS of a server that admits named clients only, with certificates that are reloaded while it runs.
 
-The client shows a certificate of the authority in `authority`, and a common name or alternative name of it is one of
-`names`: the authority of a cluster signs certificates for every kubelet and user, so coming from it is not enough.
+The client presents a certificate of `authority`, and its common name or an alternative name is in `names`. The
+authority of a cluster signs certificates for each kubelet and user, so its signature alone is not enough.
 
-cert-manager, or the volume of a Secret, replaces the files in place. New connections look whether they changed; files
-that do not belong together yet (a key without its new certificate) leave the last good ones in use.
+cert-manager, or the volume of a Secret, replaces the files in place. New connections check for changes; files that do
+not match yet (a key without its new certificate) are ignored, and the previous ones stay in use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# A look at the files costs three system calls; a flood of connections must not make a flood of them.
+# A check costs three system calls; many connections must not cause many checks.
 _LOOK_AGAIN_S: Final = 1.0
 
 
@@ -32,13 +32,13 @@ _LOOK_AGAIN_S: Final = 1.0
 class Files:
     certificate: Path
     key: Path
-    #: of the clients; empty: any client is let in
+    # : authority of the clients; empty admits any client
     authority: Path | None = None
-    #: clients that are let in, by common name or alternative name; empty: all of the authority
+    # : allowed clients, by common name or alternative name; empty admits all clients of the authority
     names: frozenset[str] = frozenset()
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
-        """Changes when a file does; empty while one is missing."""
+        """Return a value that changes when a file changes; empty while one is missing."""
         paths = (self.certificate, self.key, *((self.authority,) if self.authority else ()))
         try:
             return tuple((found.st_mtime_ns, found.st_ino) for found in (path.stat() for path in paths))
@@ -46,7 +46,7 @@ class Files:
             return ()
 
     def context(self) -> ssl.SSLContext:
-        """Permanent when the files cannot be used."""
+        """Return a TLS context; raise Permanent if the files cannot be used."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             context.load_cert_chain(self.certificate, self.key)
@@ -62,10 +62,10 @@ class Files:
 
 
 class ReloadingContext:
-    """The newest certificates that can be used."""
+    """Provides the newest usable certificates."""
 
     def __init__(self, files: Files, clock: Callable[[], float] = time.monotonic) -> None:
-        """Permanent when there are none to begin with."""
+        """Raise Permanent if there are no usable certificates at the start."""
         self.files = files
         self._clock = clock
         self._stamp = files.stamp()
@@ -89,12 +89,12 @@ class ReloadingContext:
         return self._context
 
     def admits(self, certificate: Mapping[str, object] | None) -> bool:
-        """Whether a client with that certificate (as `ssl` reports it) may ask."""
+        """Return whether a client with this certificate (as `ssl` reports it) is allowed."""
         return not self.files.names or bool(self.files.names & names_of(certificate))
 
 
 def names_of(certificate: Mapping[str, object] | None) -> frozenset[str]:
-    """Common names and alternative names of a certificate, as `SSLSocket.getpeercert` tells them."""
+    """Return the common names and alternative names of a certificate from `SSLSocket.getpeercert`."""
     if not certificate:
         return frozenset()
     subject = certificate.get("subject") or ()

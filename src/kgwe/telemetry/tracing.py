@@ -1,7 +1,7 @@
 """One span per decision, sampled, over OTLP/HTTP.
 
-A decision takes fractions of a millisecond, so whether its span is kept is drawn before anything is made, and spans are
-recorded after the fact: the deciders know nothing of tracing. Without an endpoint nothing is imported.
+A decision takes fractions of a millisecond. So sampling comes before any span is created, and spans are recorded
+afterwards: the deciders have no tracing code. Without an endpoint nothing is imported.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Attribute = str | int | float | bool
 
 class Tracer(Protocol):
     def record(self, name: str, took_s: float, attributes: Mapping[str, Attribute]) -> None:
-        """Something took so long and ended just now."""
+        """Record a span of this duration that has just ended."""
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
 
 
 class NoTracer:
@@ -37,19 +37,21 @@ class NoTracer:
 
 
 class OtlpTracer:
-    """Sends in batches from a thread of its own; a collector that is away costs nothing but the spans."""
+    """Sends spans in batches from its own thread; an unavailable collector costs only the spans."""
 
     def __init__(self, endpoint: str, share: float, *, service: str, instance: str, seed: int | None = None) -> None:
-        """`share`: of all decisions, 0 to 1; `endpoint`: of the collector, such as http://collector:4318."""
+        """`share` is the sampled fraction of decisions, 0 to 1; `endpoint` that of the collector, such as
+        http://collector:4318.
+        """
         if not 0 <= share <= 1:
-            raise errors.Permanent(f"the share of decisions that are traced is 0 to 1, not {share}")
+            raise errors.Permanent(f"the traced share of decisions must be from 0 to 1, not {share}")
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
             from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
             from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
             from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
         except ImportError as exc:
-            raise errors.Permanent("tracing needs `pip install kgwe[tracing]`, or leave the endpoint out") from exc
+            raise errors.Permanent("tracing needs `pip install kgwe[tracing]`; otherwise remove the endpoint") from exc
         resource = Resource.create({"service.name": service, "service.instance.id": instance})
         self._provider: Any = TracerProvider(resource=resource)
         exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=5)

@@ -49,7 +49,7 @@ def test_lists_are_given_with_commas(monkeypatch):
         ("devicePluginReplicas: 33", "must be 0 or 2 to 32"),
         ("devicePluginReplicas: -2", "must be 0 or 2 to 32"),
         ("- a", "expected a mapping"),
-        ("a: [", "reading settings"),
+        ("a: [", "cannot read settings"),
     ],
 )
 def test_a_bad_file_is_refused_and_the_error_says_where(tmp_path, text, says):

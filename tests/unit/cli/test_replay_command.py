@@ -99,7 +99,7 @@ def test_times_before_are_left_out(records: Path, capsys: pytest.CaptureFixture[
     [
         ((), "no records given"),
         (("--policy", "best", "."), "no decisions-"),
-        (("nowhere.jsonl",), "reading decision records"),
+        (("nowhere.jsonl",), "cannot read decision records"),
     ],
 )
 def test_mistakes_are_answered(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:

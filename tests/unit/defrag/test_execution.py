@@ -30,7 +30,7 @@ def test_a_plan_names_moves_cost_gain_and_missing_consent():
 
 def test_a_refusal_has_its_reason_and_figures():
     text = proposal.to_text(NoMoves("gang default/train", "CostsMoreThanItBrings", "too dear", 2, 9.0, 8.0))
-    assert "CostsMoreThanItBrings: too dear (2 moves lose 9 GPU-hours, the start gains 8)" in text
+    assert "CostsMoreThanItBrings: too dear (2 moves would lose 9 GPU-hours and gain 8)" in text
 
 
 def test_what_happened_stands_beside_what_was_predicted():

@@ -119,7 +119,7 @@ async def test_an_address_that_another_node_has_by_now_is_not_believed(fleet):
     async with LiveFleet() as live:
         answers = await live.ask({"n0": fleet.addresses["n1"]})
         assert answers["n0"].status is None
-        assert "speaks for n1, not for n0" in answers["n0"].problem
+        assert "belongs to node n1, not to n0" in answers["n0"].problem
 
 
 async def test_nodes_that_are_gone_are_forgotten(fleet):

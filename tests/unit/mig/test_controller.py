@@ -271,7 +271,7 @@ def test_profiles_that_no_card_has_are_said() -> None:
     world.strategy(shares={"1g.6gb": 1.0})
     world.settle()
     assert world.cuts() == [AS_BUILT]
-    assert world.ready() == ("False", "NoSuchProfile", "a A100-80GB has none of the profiles")
+    assert world.ready() == ("False", "NoSuchProfile", "A100-80GB supports none of the profiles")
     assert world.wishes() == [AS_BUILT], "decided: it may be given out"
 
 
@@ -279,7 +279,7 @@ def test_what_no_layout_has_room_for_is_said() -> None:
     world = World(cards=1)
     world.strategy(shares={"1g.10gb": 1.0})
     world.settle()
-    assert world.ready() == ("True", "Applied", "short of 1 x 1g.10gb, which no layout has room for")
+    assert world.ready() == ("True", "Applied", "1 x 1g.10gb missing: no layout has room")
 
 
 def test_a_message_alone_is_rewritten_seldom() -> None:

@@ -216,7 +216,7 @@ async def test_a_leader_whose_passes_fail_is_not_ready_and_says_why():
         scheduler = Scheduler(Settings(), KubeClient(HttpxTransport(http)))
         for informer in scheduler.informers:
             informer.synced.set()
-        assert scheduler.problem() == "standby: another replica acts"
+        assert scheduler.problem() == "standby: another replica is the leader"
         deps = scheduler.make_deps()
         term = Leader(deps)
         scheduler._acting, scheduler._planning_problem = True, term.problem

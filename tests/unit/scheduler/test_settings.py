@@ -29,7 +29,7 @@ def test_flag_beats_environment_beats_file_beats_default(tmp_path, monkeypatch):
         ("worker: 3", "worker"),
         ("workers: many", "workers"),
         ("- a", "expected a mapping"),
-        ("workers: [", "reading settings"),
+        ("workers: [", "cannot read settings"),
     ],
 )
 def test_a_bad_file_is_refused_and_the_error_says_where(tmp_path, text, says):

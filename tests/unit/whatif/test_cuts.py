@@ -16,7 +16,7 @@ from kgwe.placement.fleet.constraints import Constraints
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.planning.ask import Ask
 
-LONGEST = "a cut is taken back when it takes more than 60 s"
+LONGEST = "a layout change that takes more than 60 s is rolled back"
 
 
 def said(world: World, ask: Ask) -> list[str]:
@@ -47,7 +47,8 @@ def test_a_slice_on_its_way_is_told_with_card_node_and_time() -> None:
     (name,) = world.gpu_nodes
     world.strategy(shares={"7g.80gb": 1.0})
     world.round()
-    expected = f"a 7g.80gb is on its way: GPU 0 of node {name} is to be cut into 7g.80gb@0 since 1970-01-01T00:16:41Z"
+    change = "will have layout 7g.80gb@0, requested at 1970-01-01T00:16:41Z"
+    expected = f"a slice 7g.80gb is being created: GPU 0 of node {name} {change}"
     assert said(world, ask("7g.80gb")) == [expected, LONGEST]
     assert said(world, ask("1g.10gb")) == [], "it is of no use to others"
     assert said(world, ask("7g.80gb", no="where")) == []
@@ -62,13 +63,13 @@ def test_whole_cards_that_are_held_back_say_so_and_how_far_they_are() -> None:
     seen = msgspec.structs.replace(world.strategies["s"].status, observedGeneration=1)
     world.strategies["s"] = msgspec.structs.replace(world.strategies["s"], status=seen)
     (undecided, _) = said(world, ask())
-    assert undecided.startswith(f"GPU 0 of node {name} is held back: a MIGStrategy selects it")
+    assert undecided.startswith(f"GPU 0 of node {name} is withheld: a MIGStrategy selects it")
     world.round()
     (device,) = world.gpu_nodes[name].status.gpus
     cutting: Any = msgspec.structs.replace(device.mig, phase="Cutting", message="enable MIG mode")
     world.set_status(name, gpus=(msgspec.structs.replace(device, mig=cutting),))
     (told, longest) = said(world, ask())
-    assert told.endswith("is to be cut into 7g.80gb@0 since 1970-01-01T00:16:41Z (Cutting: enable MIG mode)")
+    assert told.endswith("will have layout 7g.80gb@0, requested at 1970-01-01T00:16:41Z (Cutting: enable MIG mode)")
     assert longest == LONGEST
 
 
@@ -77,5 +78,6 @@ def test_who_was_asked_to_leave_a_card_for_it_is_named() -> None:
     world.workload("wide", "3g.40gb")
     world.round()
     (told, _) = said(world, ask("3g.40gb"))
-    assert told.startswith(f"GPU 0 of node {world.name} is to be cut for it when team/small has left, asked at 1970-")
+    drain = "will be partitioned for it after the eviction of team/small, requested at 1970-"
+    assert told.startswith(f"GPU 0 of node {world.name} {drain}")
     assert said(world, replace(ask("3g.40gb"), name="other")) == []

@@ -83,7 +83,7 @@ def test_priorities_are_looked_up_and_unknown_ones_refused(scenario: Scenario) -
     high = document("v1", "Pod", "high", spec=pod_spec(8, priorityClassName="high"))
     scenario.submit([low, high], "default")
     assert [ask.priority for ask in scenario.view.asks.values()] == [0, 1000]
-    with pytest.raises(errors.Permanent, match="no PriorityClass 'higher'"):
+    with pytest.raises(errors.Permanent, match="PriorityClass 'higher' does not exist"):
         scenario.submit([document("v1", "Pod", "p", spec=pod_spec(1, priorityClassName="higher"))], "default")
 
 

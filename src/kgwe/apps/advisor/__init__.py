@@ -1,4 +1,4 @@
-"""The advisor: what the placements of the present scheduler cost, beside those KGWE would choose. Never writes.
+"""The advisor: compares the placements of the current scheduler with those KGWE would choose. It never writes.
 
 Built on `cluster.offline`; only the command line imports it.
 """

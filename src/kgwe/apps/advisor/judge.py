@@ -1,4 +1,4 @@
-"""Placements, each beside what KGWE would have done, and what they add up to."""
+"""Compares each placement with the one KGWE would choose, and sums up the differences."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Gpus
     from kgwe.placement.refusal import Refusal
 
-# Kinds of pods that stand for what the cluster is asked for.
+# Number of pod kinds that represent the requests of the cluster.
 _KINDS: Final = 8
 _MILLI: Final = 1000
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One placement, and what it is worth."""
+    """One placement with its regret."""
 
     unit: Unit
-    #: a Refusal: KGWE would not have placed it, with everything else as it was
+    # : a Refusal if KGWE would not have placed it with the rest of the cluster unchanged
     found: Regret | Refusal
 
     @property
@@ -43,7 +43,7 @@ class Judged:
 
     @property
     def weight(self) -> tuple[float, float, int, float]:
-        """How bad it is: bandwidth lost over all its cards, then leaves, islands and fragmentation."""
+        """Return the sort key of the regret: bandwidth lost over all GPUs, then leaves, islands and fragmentation."""
         found = self.regret
         if found is None:
             return (0.0, 0.0, 0, 0.0)
@@ -51,7 +51,7 @@ class Judged:
 
 
 class Judge:
-    """Judges on one view, as it is when asked."""
+    """Compares placements on the current state of one view."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -60,7 +60,7 @@ class Judge:
         self._gpus: dict[str, Gpus] = {}
 
     def judge(self, unit: Unit, mix: collections.Counter[Request]) -> Judged | None:
-        """None when its books are not in order: a node with fewer cards than its pods hold."""
+        """Return the comparison; None if the data is inconsistent: a node has fewer GPUs than its pods hold."""
         fleet = self._view.fleet
         if self._hindsight is None or self._generation != fleet.generation:
             self._hindsight, self._generation = Hindsight(fleet), fleet.generation
@@ -70,7 +70,7 @@ class Judge:
             return None
 
     def mix(self) -> collections.Counter[Request]:
-        """What the cluster is asked for: the most frequent kinds of GPU pods there are, waiting or not."""
+        """Return the most frequent kinds of GPU pods, waiting or not."""
         counts: collections.Counter[Request] = collections.Counter()
         live = self._view.state.pods
         for uid in self._gpus.keys() - live.keys():
@@ -104,7 +104,7 @@ class Side(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Offender(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A placement that could have been better."""
+    """A placement with a better alternative."""
 
     name: str
     scheduler: str
@@ -123,7 +123,7 @@ class Totals(msgspec.Struct, frozen=True, rename="camel"):
     gangs: int = 0
     better_possible: int = 0
     not_by_kgwe: int = 0
-    """KGWE would not have placed them: something they ask for is not met where they are."""
+    """Placements that KGWE would refuse: the node does not meet a requirement."""
     partial_gangs: int = 0
     lost_gb_per_s: float = 0.0
     possible_gb_per_s: float = 0.0
@@ -142,7 +142,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 def look(view: View, namespace: str = "", top: int = 10) -> Report:
-    """Everything that has places now, each with all else as it is."""
+    """Compare all current placements, each with the rest of the cluster unchanged."""
     judge = Judge(view)
     mix = judge.mix()
     judged: list[Judged] = []
@@ -169,7 +169,7 @@ def report(
         totals(listed, len(halves)),
         {name: totals(mine, 0) for name, mine in sorted(by_scheduler.items())},
         tuple(offender(each) for each in worst[:top]),
-        tuple(f"{each.name}: {each.placed} of {each.pods} pods have places" for each in halves),
+        tuple(f"{each.name}: {each.placed} of {each.pods} pods placed" for each in halves),
         warnings,
     )
 
@@ -199,7 +199,7 @@ def totals(judged: Iterable[Judged], partial: int) -> Totals:
 def offender(judged: Judged) -> Offender:
     found = judged.regret
     if found is None:
-        raise errors.InvariantBroken("a placement without regret is no offender")
+        raise errors.InvariantBroken("a placement without regret has no offender")
     return Offender(
         judged.unit.name,
         judged.unit.scheduler,

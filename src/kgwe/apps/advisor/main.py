@@ -1,8 +1,8 @@
-"""`kgwe advise --watch`: the process. Sees every pod bound, judges it there and then, serves what it adds up to.
+"""`kgwe advise --watch`: a process that compares each new placement and serves the totals as metrics.
 
-A pod, or the last of a gang, is judged in the event that shows it bound: everything else is as it was when it was
-placed. What is there when the process starts is judged once, with all else as it is then. Judging may take half of the
-process's time and no more: what comes faster is counted as skipped.
+A pod, or the last pod of a gang, is compared in the event that shows its binding, when the rest of the cluster is
+still as it was. Existing placements are compared once at the start. Comparisons use at most half of the process's
+time; placements beyond that count as skipped.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# Part of the time that judging may take, and over how long that is counted.
+# Maximum fraction of time for comparisons, and the period over which it is measured.
 _SHARE: Final = 0.5
 _WINDOW_S: Final = 2.0
-# How long what the cluster is asked for is taken to stay the same.
+# Seconds for which the mix of requests is cached.
 _MIX_S: Final = 30.0
-# Pieces judged at a go when the process starts.
+# Placements compared at a time during the start.
 _AT_ONCE: Final = 20
 
 
@@ -57,7 +57,7 @@ def _informer(client: KubeClient, kind: Resource[Any]) -> Informer[Any]:
 
 
 class Advisor:
-    """One process."""
+    """The advisor process."""
 
     def __init__(self, client: KubeClient, *, on_judged: Callable[[Judged], None] = lambda _: None) -> None:
         self.client = views.read_only(client)
@@ -65,8 +65,8 @@ class Advisor:
         self.judge = Judge(self.view)
         self.judged: dict[str, Judged] = {}
         self._on_judged = on_judged
-        self._pods: dict[str, dict[str, core.Pod]] = {}  # piece -> its pods by uid
-        self._key: dict[str, str] = {}  # pod -> the piece it was last counted in
+        self._pods: dict[str, dict[str, core.Pod]] = {}  # unit -> its pods by uid
+        self._key: dict[str, str] = {}  # pod -> the unit it was last counted in
         self._started = False
         self._spent: list[tuple[float, float]] = []
         self._mix: tuple[float, collections.Counter[Request]] | None = None
@@ -76,7 +76,7 @@ class Advisor:
         GCCollector(registry=self.registry)
         self._placements = Counter(
             "kgwe_advisor_placements",
-            "Placements judged by who made them: optimal, worse, refused (KGWE would not have) or skipped",
+            "Placements compared, by scheduler and outcome: optimal, worse, refused (by KGWE) or skipped",
             ["scheduler", "outcome"],
             registry=self.registry,
         )
@@ -85,7 +85,7 @@ class Advisor:
     # --- running ----------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event, address: str) -> None:
-        """Watch and judge until `stop` is set."""
+        """Watch and compare until `stop` is set."""
         informers = await self._watch()
         tasks = [asyncio.create_task(informer.run()) for informer in informers]
         app = probes.ProbeApp(self.registry, live=lambda: None, ready=lambda: self._problem(informers))
@@ -113,14 +113,14 @@ class Advisor:
         watched = {kind: _informer(client, kind) for kind in listeners}
         for kind in await dialects.find_served(client):
             if kind not in watched:
-                # Before the pods: a gang's first pod is then read with its group in sight.
+                # Before the pods, so that the group of a gang is known when its first pod is read.
                 watched = {kind: Informer(client, kind), **watched}
                 listeners[kind] = state.gangs.on_group
             state.group_objects.add_store(kind, watched[kind].store)
         for kind, informer in watched.items():
             informer.on_change(listeners[kind])
         pods = watched[resources.POD]
-        # After the state has heard of it.
+        # After the update of the state.
         pods.on_change(self._on_pod)
         return list(watched.values())
 
@@ -195,7 +195,7 @@ class Advisor:
 
 
 def tell(judged: Judged) -> None:
-    """Log a placement that could have been better."""
+    """Log a placement with a better alternative."""
     regret = judged.regret
     if regret is not None and not regret.is_none:
         log.info(
@@ -210,7 +210,7 @@ def tell(judged: Judged) -> None:
 
 
 class _Gauges(Collector):
-    """What everything that runs adds up to, when somebody looks."""
+    """The totals of all running placements, computed at a scrape."""
 
     def __init__(self, advisor: Advisor) -> None:
         self._advisor = advisor
@@ -228,30 +228,34 @@ class _Gauges(Collector):
 
 
 _GAUGES: Final[tuple[tuple[str, str, Callable[[Totals], float]], ...]] = (
-    ("kgwe_advisor_running", "Pieces of work that run and were judged", lambda t: t.placements),
+    ("kgwe_advisor_running", "Running placements that were compared", lambda t: t.placements),
     (
         "kgwe_advisor_regret_gb_per_s",
-        "GB/s that what runs lost by where it was put, summed over its rings",
+        "Bandwidth (GB/s) that running placements lose, summed over their rings",
         lambda t: t.lost_gb_per_s,
     ),
-    ("kgwe_advisor_possible_gb_per_s", "GB/s those rings could have had", lambda t: t.possible_gb_per_s),
+    (
+        "kgwe_advisor_possible_gb_per_s",
+        "Bandwidth (GB/s) that the rings of running placements could have",
+        lambda t: t.possible_gb_per_s,
+    ),
     (
         "kgwe_advisor_regret_leaves",
-        "Leaves that gangs span beyond those that would do",
+        "Leaves that gangs span beyond the necessary ones",
         lambda t: t.leaves - t.fewest_leaves,
     ),
-    ("kgwe_advisor_regret_islands", "Islands of cards broken that could have stayed whole", lambda t: t.islands_broken),
+    ("kgwe_advisor_regret_islands", "NVLink islands split that could have stayed whole", lambda t: t.islands_broken),
     (
         "kgwe_advisor_regret_fragmented_gpus",
-        "Idle GPUs made useless to what is asked for that need not have been",
+        "Idle GPUs that no request can use because of the placements",
         lambda t: t.fragmented_gpus,
     ),
-    ("kgwe_advisor_not_by_kgwe", "Placements that KGWE would not have made", lambda t: t.not_by_kgwe),
+    ("kgwe_advisor_not_by_kgwe", "Placements that KGWE would refuse", lambda t: t.not_by_kgwe),
 )
 
 
 async def _either(*waits: Any) -> None:
-    """Return when the first does; its exception is raised. Tasks that are given stay as they are."""
+    """Return when the first of two tasks ends, and raise its exception. Existing tasks are not cancelled."""
     own = [asyncio.ensure_future(wait) for wait in waits if not isinstance(wait, asyncio.Task)]
     given = [wait for wait in waits if isinstance(wait, asyncio.Task)]
     try:

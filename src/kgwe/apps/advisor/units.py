@@ -1,7 +1,7 @@
-"""What was placed, in the pieces it is judged by: a gang as a whole, any other pod by itself.
+"""The units that the advisor compares: a gang as a whole, any other pod alone.
 
-A gang is what says so in any dialect, a workload of ours, and the pods of one Indexed Job: those know each other by
-number, as the ranks of a training do.
+A gang is declared in any dialect, is a GPUWorkload, or is the pods of one Indexed Job, which know each other by index
+like the ranks of a training.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.placement.fleet.snapshot import Grant
 
-#: what places pods that have a seat of ours
+# : name of the scheduler for pods with a KGWE seat
 OURS: Final = "kgwe"
 _JOB: Final = "job:"
 _CARD_MILLI: Final = 1000
@@ -35,14 +35,14 @@ _CARD_MILLI: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class IndexedJob:
-    """An Indexed Job of others: its pods are judged together, though they are no gang."""
+    """An externally created Indexed Job: its pods are compared together, though they are no gang."""
 
     namespace: str
     uid: str
 
     @property
     def text(self) -> str:
-        """The key of its unit."""
+        """Return the key of its unit."""
         return f"{_JOB}{self.namespace}/{self.uid}"
 
     @staticmethod
@@ -52,12 +52,12 @@ class IndexedJob:
 
 @dataclass(frozen=True)
 class Unit:
-    """Work that has all its places."""
+    """A completely placed gang or pod."""
 
     key: str
     name: str
     namespace: str
-    #: who placed it
+    # : name of the scheduler that placed it
     scheduler: str
     ask: Ask
     grants: tuple[Grant, ...]
@@ -70,7 +70,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Partial:
-    """A gang of which only some have places."""
+    """A partially placed gang."""
 
     key: str
     name: str
@@ -79,7 +79,7 @@ class Partial:
 
 
 def key_of(view: View, pod: core.Pod) -> str:
-    """The piece a pod belongs to."""
+    """Return the key of the unit that a pod belongs to."""
     seat = view.state.seat_of(pod)
     if seat is not None:
         return seat[0]
@@ -97,7 +97,7 @@ def key_of(view: View, pod: core.Pod) -> str:
 
 
 def unit(view: View, key: str, pods: Iterable[core.Pod]) -> Unit | Partial | None:
-    """The piece of that key, of these pods; None when it asks for nothing that is judged here."""
+    """Return the unit with this key and these pods; None if it requests nothing that is compared."""
     listed = sorted(pods, key=lambda pod: pod.metadata.name)
     bound = [pod for pod in listed if pod.spec.nodeName]
     if not bound or not all(is_gpu_pod(pod) for pod in listed):
@@ -109,14 +109,14 @@ def unit(view: View, key: str, pods: Iterable[core.Pod]) -> Unit | Partial | Non
     ask = _ask(view, key, listed)
     grants = tuple(grant for pod in listed for grant in view.fleet.grants(pod.metadata.uid))
     if ask is None or len({grant.node for grant in grants}) < len({pod.spec.nodeName for pod in listed}):
-        return None  # nobody can read what it asks for, or a node of it is not there
+        return None  # its request cannot be read, or one of its nodes does not exist
     milli = sum(grant_milli(grant, view.fleet.snapshot) for grant in grants)
     meta = listed[0].metadata
     return Unit(key, name, meta.namespace, _scheduler(listed[0]), ask, grants, milli / _CARD_MILLI)
 
 
 def units(view: View) -> Iterator[Unit | Partial]:
-    """Everything that has places."""
+    """Return all placed units."""
     pieces: dict[str, list[core.Pod]] = {}
     for pod in view.state.pods.values():
         if pod.metadata.deletionTimestamp is None:
@@ -128,7 +128,7 @@ def units(view: View) -> Iterator[Unit | Partial]:
 
 
 def _pods_of_job(view: View, pod: core.Pod) -> int:
-    """How many pods its Job runs at once; more than there can be as long as the Job has not been seen."""
+    """Return the parallelism of its Job; a maximum until the Job was read."""
     owner = pod.metadata.controller
     jobs = view.state.group_objects.stores.get(resources.JOB, {})
     job = jobs.get(f"{pod.metadata.namespace}/{owner.name}") if owner else None
@@ -154,7 +154,7 @@ def _name(view: View, key: str, pod: core.Pod) -> str:
 
 
 def _ask(view: View, key: str, pods: list[core.Pod]) -> Ask | None:
-    """What was asked for, as if nothing of it had a place."""
+    """Return the ask, as if no pod of it were placed."""
     try:
         running = None if IndexedJob.is_text(key) else view.census.find(key)
         if running is not None and running.gang is not None:

@@ -1,4 +1,4 @@
-"""`kgwe defrag`: which running pods to move so that a waiting gang can start, and moving them.
+"""`kgwe defrag`: plans and executes moves of running pods that let a waiting gang start.
 
-It reads the cluster once and writes only when told to. Only the command line may import it.
+It reads the cluster once and writes only in `apply`. Only the command line imports it.
 """

@@ -1,7 +1,7 @@
-"""Carries out the moves of a proposal: pods are evicted one after the other, and the waiting work starts.
+"""Executes the moves of a proposal: evicts the pods one after the other, and waits for the waiting workload.
 
-A taint keeps new pods off the nodes that the waiting work needs and off those whose pods are still to be moved. It is
-removed when the moves are done, and when they fail. A pod that was moved is placed by the scheduler like any other.
+A taint keeps new pods off the nodes that the workload needs and off the nodes that still have pods to move. It is
+removed after the moves, also on failure. The scheduler places a moved pod like any other.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _CONFLICTS: Final = 5
 
 
 class Moved(msgspec.Struct, frozen=True, rename="camel"):
-    """One pod that was moved, with what it really lost."""
+    """One moved pod, with its actual loss."""
 
     pod: str
     source: str
-    #: the pod that replaced it, and its node
+    # : the replacement pod, and its node
     replacement: str
     node: str
     lost_gpu_hours: float
@@ -46,7 +46,7 @@ class Moved(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Outcome(msgspec.Struct, frozen=True, rename="camel"):
-    """What the moves cost, beside what was predicted."""
+    """The cost of the moves, and the predicted cost."""
 
     waiting: str
     started: bool
@@ -55,12 +55,12 @@ class Outcome(msgspec.Struct, frozen=True, rename="camel"):
     lost_gpu_hours: float
     predicted_restart_gpu_hours: float
     restart_gpu_hours: float
-    #: from the first eviction until the waiting work had started
+    # : seconds from the first eviction until the waiting workload had started
     took_s: float
 
 
 def order_moves(moves: tuple[Move, ...]) -> list[Move]:
-    """The moves in an order in which each finds room: first those to nodes that no other pod has to leave."""
+    """Return the moves in an order in which each has room: first those to nodes that no other pod must leave."""
     left, ordered = list(moves), []
     while left:
         sources = {move.source for move in left}
@@ -72,7 +72,7 @@ def order_moves(moves: tuple[Move, ...]) -> list[Move]:
 
 @dataclass
 class Execution:
-    """One proposal under way."""
+    """The execution of one proposal."""
 
     client: KubeClient
     proposal: Proposal
@@ -81,9 +81,9 @@ class Execution:
     _tainted: set[str] = field(default_factory=set)
 
     async def run(self) -> Outcome:
-        """Move the pods and wait for the waiting work.
+        """Move the pods and wait for the waiting workload.
 
-        Permanent, with nothing changed, when a pod does not consent or is not as planned.
+        Raise Permanent, without changes, if a pod does not consent or has changed since the plan.
         """
         moves = order_moves(self.proposal.moves)
         pods = {move.uid: await self._movable_pod(move) for move in moves}
@@ -112,7 +112,7 @@ class Execution:
     async def _movable_pod(self, move: Move) -> core.Pod:
         pod = await self.client.get(resources.POD, move.pod, move.namespace)
         if pod.metadata.uid != move.uid or pod.spec.nodeName != move.source:
-            raise errors.Permanent(f"pod {pod.metadata.key} is not what was planned with; plan again")
+            raise errors.Permanent(f"pod {pod.metadata.key} has changed since the plan; plan again")
         if not consents(pod) or not is_recreated(pod):
             raise errors.Permanent(f"pod {pod.metadata.key} does not consent to be moved; nothing was changed")
         return pod
@@ -133,8 +133,8 @@ class Execution:
 
         if not await self._wait(is_replaced) or found is None:
             raise errors.Transient(
-                f"pod {pod.metadata.key} was evicted, and no replacement runs after {self.timeout_s:g} s.\n"
-                "Next: look at the pods of its controller; the moves that were left are not made."
+                f"pod {pod.metadata.key} was evicted, but no replacement runs after {self.timeout_s:g} s.\n"
+                "The remaining moves are cancelled. Check the pods of its controller."
             )
         started_s = timestamp.epoch_seconds(pod.status.startTime) if pod.status.startTime else evicted_s
         return Moved(
@@ -147,7 +147,9 @@ class Execution:
         )
 
     async def _evict(self, pod: core.Pod) -> float:
-        """When the API server accepted the eviction. A disruption budget may allow it a little later."""
+        """Evict a pod and return the time at which the API server accepted it. Retry while a disruption budget
+        refuses.
+        """
         refused = ""
 
         async def is_accepted() -> bool:
@@ -158,15 +160,15 @@ class Execution:
                 refused = str(exc)
                 return False
             except errors.NotFound:
-                pass  # it has gone by itself
+                pass  # the pod has ended already
             return True
 
         if not await self._wait(is_accepted):
-            raise errors.Transient(f"pod {pod.metadata.key} may not be evicted: {refused}")
+            raise errors.Transient(f"pod {pod.metadata.key} cannot be evicted: {refused}")
         return time.time()
 
     async def _siblings(self, pod: core.Pod) -> list[core.Pod]:
-        """All pods of the same controller."""
+        """Return all pods of the same controller."""
         controller = pod.metadata.controller
         pods = await self.client.list(resources.POD, pod.metadata.namespace)
         return [
@@ -177,7 +179,7 @@ class Execution:
             and each.metadata.controller.uid == controller.uid
         ]
 
-    # --- the waiting work -------------------------------------------------------------------------------
+    # --- waiting workload -------------------------------------------------------------------------------
 
     async def _has_started(self) -> bool:
         if self.proposal.workload:
@@ -196,7 +198,7 @@ class Execution:
     # --- taints and waiting -----------------------------------------------------------------------------
 
     async def _taint(self, nodes: set[str], target: str = "") -> None:
-        """Exactly these nodes are closed to new pods, but for the target of the current move where it is spare."""
+        """Taint exactly these nodes, except a spare target of the current move."""
         wanted = nodes - ({target} - set(self.proposal.nodes))
         for name in sorted(self._tainted - wanted):
             await set_taint(self.client, name, closed=False)
@@ -215,7 +217,7 @@ class Execution:
 
 
 async def set_taint(client: KubeClient, name: str, *, closed: bool) -> None:
-    """Close a node to new pods, or open it again; other taints stay as they are."""
+    """Add or remove the taint of a node; other taints stay."""
     for attempt in range(_CONFLICTS):
         node = await client.get(resources.NODE, name)
         taints = [taint for taint in node.spec.taints if taint.key != TAINT]
@@ -235,7 +237,7 @@ async def set_taint(client: KubeClient, name: str, *, closed: bool) -> None:
 
 
 async def remove_leftovers(client: KubeClient) -> list[str]:
-    """Open the nodes that an interrupted run left closed; returns their names."""
+    """Remove the taints that an interrupted run left; return the names of the nodes."""
     left = [
         node.metadata.name
         for node in await client.list(resources.NODE)

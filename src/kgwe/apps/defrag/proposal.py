@@ -1,4 +1,4 @@
-"""The moves that make room for waiting work on the live cluster, with their cost and gain."""
+"""The moves that make room for a waiting workload on the live cluster, with their cost and gain."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from kgwe import errors
 from kgwe.cluster.workload.pdb import DisruptionBudgets
 from kgwe.kube.api import timestamp
 from kgwe.kube.translate import podrequest
+from kgwe.model.units.phrasing import counted
 from kgwe.placement.disruption.defrag import DefragPlan, Rules, Waiting, plan_defrag
 from kgwe.placement.disruption.running import MILLI_S_PER_GPU_HOUR, Member, Running, grant_milli
 from kgwe.placement.planning import planner
@@ -22,19 +23,19 @@ if TYPE_CHECKING:
     from kgwe.cluster.offline import View
     from kgwe.kube.api import core
 
-#: on a pod: "true" lets it be moved to another node so that waiting work can start
+# : annotation of a pod: "true" allows moving it to another node
 ALLOW_MOVE: Final = "kgwe.nvidia.io/allow-move"
-# Costs and gains are counted in GPU-hours; the planner compares millionths of a price.
+# Costs and gains are in GPU-hours; the planner compares integers of millionths.
 _PER_GPU_HOUR: Final = 1_000_000
-# Waiting work that is looked at until a plan is found, in the order of the queue.
+# Maximum number of waiting workloads to try, in queue order.
 _MOST_TRIED: Final = 20
 _MILLI: Final = 1000
 
 _MESSAGES: Final = {
-    Reason.STARTS_ANYWAY: "it fits without any move: it waits for something else (see kgwe explain)",
+    Reason.STARTS_ANYWAY: "it fits without moves and waits for another reason (see kgwe explain)",
     Reason.NOT_NOW: "moves are not allowed at this time of the day",
     Reason.NOTHING_MOVABLE: f'no running pod may be moved: annotate pods with {ALLOW_MOVE}: "true"',
-    Reason.NO_ARRANGEMENT: "no moves of the pods that may be moved make enough room",
+    Reason.NO_ARRANGEMENT: "moving the pods that consent does not make enough room",
     Reason.TOO_MANY: "it takes more moves than --max-moves allows",
     Reason.NOT_WORTH_IT: "the moves lose more GPU-hours than the earlier start gains",
 }
@@ -42,28 +43,28 @@ _MESSAGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the user allows, and what is assumed."""
+    """The user's limits and assumptions."""
 
-    #: how much sooner the waiting work starts than without the moves
+    # : how much earlier the waiting workload starts because of the moves
     sooner_s: float = 3600.0
-    #: pods that have run for less are left alone
+    # : minimum run time of a pod before it may be moved
     min_run_s: float = 300.0
-    #: how long a moved pod takes to run again
+    # : time a moved pod needs until it runs again
     restart_s: float = 60.0
     max_moves: int | None = None
-    #: whether pods without consent are considered too; such a plan cannot be carried out
+    # : also consider pods without consent; such a plan cannot be executed
     everyone: bool = False
 
 
 class Move(msgspec.Struct, frozen=True, rename="camel"):
-    """One pod that is stopped and started again elsewhere."""
+    """One pod that is stopped and restarted on another node."""
 
     namespace: str
     pod: str
     uid: str
     gpus: float
     source: str
-    #: where the plan has room for it; the scheduler may choose another node
+    # : a node with room in the plan; the scheduler may choose another one
     target: str
     lost_gpu_hours: float
     restart_gpu_hours: float
@@ -71,7 +72,7 @@ class Move(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Proposal(msgspec.Struct, frozen=True, rename="camel"):
-    """All moves for one piece of waiting work."""
+    """All moves for one waiting workload."""
 
     waiting: str
     gpus: float
@@ -80,11 +81,11 @@ class Proposal(msgspec.Struct, frozen=True, rename="camel"):
     lost_gpu_hours: float
     restart_gpu_hours: float
     gain_gpu_hours: float
-    #: whether no plan moves fewer pods
+    # : True if   no plan moves fewer pods
     proven: bool
-    #: pods of the waiting work, as namespace/name; empty where its pods do not exist yet
+    # : pods of the waiting workload, as namespace/name; empty if they do not exist yet
     waiting_pods: tuple[str, ...] = ()
-    #: the GPUWorkload that waits, as group/namespace/name
+    # : the waiting GPUWorkload, as group/namespace/name
     workload: str = ""
 
     @property
@@ -93,7 +94,7 @@ class Proposal(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NoMoves(msgspec.Struct, frozen=True, rename="camel"):
-    """Why nothing is moved."""
+    """The reason why no pod is moved."""
 
     waiting: str
     reason: str
@@ -104,20 +105,22 @@ class NoMoves(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def propose(view: View, name: str, terms: Terms) -> Proposal | NoMoves:
-    """The moves for the named work, or for the first in the queue that moves can help."""
+    """Return the moves for the named workload, or for the first in the queue that moves can help."""
     owners = [owner for owner in view.list_in_order() if not name or _is_named(view, owner, name)]
     if not owners:
         waits = ", ".join(view.state.owners.title(owner) for owner in view.asks) or "nothing"
-        raise errors.NotFound(f"{name} does not wait for GPUs; waiting: {waits}" if name else "nothing waits for GPUs")
+        raise errors.NotFound(
+            f"{name} is not waiting for GPUs; waiting: {waits}" if name else "no workload is waiting for GPUs"
+        )
     budgets = DisruptionBudgets(view.state.budgets)
-    running = list(_movable(view, budgets, terms))
+    running = list(_find_movable(view, budgets, terms))
     refused: list[NoMoves] = []
     for owner in owners[:_MOST_TRIED]:
         answer = _propose_one(view, owner, running, budgets, terms)
         if isinstance(answer, Proposal):
             return answer
         refused.append(answer)
-    # Work that starts without moves is not what the user looks for.
+    # Skip workloads that start without moves.
     return next((each for each in refused if each.reason != Reason.STARTS_ANYWAY), refused[0])
 
 
@@ -127,7 +130,7 @@ def _is_named(view: View, owner: str, name: str) -> bool:
     return name in {ask.name, f"{ask.namespace}/{ask.name}", title, title.rpartition("/")[2]}
 
 
-# --- what may be moved ----------------------------------------------------------------------------------
+# --- movable pods ---------------------------------------------------------------------------------------
 
 
 def consents(pod: core.Pod) -> bool:
@@ -135,13 +138,13 @@ def consents(pod: core.Pod) -> bool:
 
 
 def is_recreated(pod: core.Pod) -> bool:
-    """Whether a controller creates the pod again, on any node."""
+    """Return whether a controller recreates the pod on any node."""
     controller = pod.metadata.controller
     return controller is not None and controller.kind not in ("DaemonSet", "Node")
 
 
-def _movable(view: View, budgets: DisruptionBudgets, terms: Terms) -> Iterator[Running]:
-    """Running pods that may be moved: on their own, with a controller, and with consent."""
+def _find_movable(view: View, budgets: DisruptionBudgets, terms: Terms) -> Iterator[Running]:
+    """Return the running pods that may be moved: no gang, with a controller, and with consent."""
     for uid, pod in view.state.pods.items():
         is_leaving = pod.metadata.deletionTimestamp is not None
         if not pod.spec.nodeName or is_leaving or not is_recreated(pod) or not (terms.everyone or consents(pod)):
@@ -189,8 +192,8 @@ def _propose_one(
         str(found.code),
         _MESSAGES[found.code],
         found.counts.get("evictions", 0),
-        _rounded(found.counts.get("cost_micro", 0) / _PER_GPU_HOUR),
-        _rounded(found.counts.get("benefit_micro", 0) / _PER_GPU_HOUR),
+        _round_hours(found.counts.get("cost_micro", 0) / _PER_GPU_HOUR),
+        _round_hours(found.counts.get("benefit_micro", 0) / _PER_GPU_HOUR),
     )
 
 
@@ -209,8 +212,8 @@ def _describe(view: View, owner: str, found: DefragPlan, terms: Terms) -> Propos
                 milli / _MILLI,
                 move.source,
                 move.node,
-                _rounded(milli * max(0.0, view.now_s - started_s) / MILLI_S_PER_GPU_HOUR),
-                _rounded(milli * terms.restart_s / MILLI_S_PER_GPU_HOUR),
+                _round_hours(milli * max(0.0, view.now_s - started_s) / MILLI_S_PER_GPU_HOUR),
+                _round_hours(milli * terms.restart_s / MILLI_S_PER_GPU_HOUR),
                 consents(pod),
             )
         )
@@ -220,40 +223,43 @@ def _describe(view: View, owner: str, found: DefragPlan, terms: Terms) -> Propos
         gpus=sum(grant_milli(grant, snapshot) for grant in found.placement) / _MILLI,
         nodes=tuple(dict.fromkeys(snapshot.nodes[grant.node].name for grant in found.placement)),
         moves=tuple(moves),
-        lost_gpu_hours=_rounded(found.cost.lost / MILLI_S_PER_GPU_HOUR),
-        restart_gpu_hours=_rounded(found.cost.restart / MILLI_S_PER_GPU_HOUR),
-        gain_gpu_hours=_rounded(found.benefit_micro / _PER_GPU_HOUR),
+        lost_gpu_hours=_round_hours(found.cost.lost / MILLI_S_PER_GPU_HOUR),
+        restart_gpu_hours=_round_hours(found.cost.restart / MILLI_S_PER_GPU_HOUR),
+        gain_gpu_hours=_round_hours(found.benefit_micro / _PER_GPU_HOUR),
         proven=found.proven,
         waiting_pods=tuple(pod.metadata.key for pod in view.state.owners.pods(owner)),
         workload="" if workload is None else f"{workload.kind.resource.group}/{workload.meta.key}",
     )
 
 
-def _rounded(hours: float) -> float:
+def _round_hours(hours: float) -> float:
     return round(hours, 4)
 
 
-# --- for people -----------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------------
 
 
 def to_text(answer: Proposal | NoMoves) -> str:
     if isinstance(answer, NoMoves):
         figures = (
-            f" ({answer.evictions} moves lose {answer.cost_gpu_hours:g} GPU-hours, the start gains"
+            f" ({counted(answer.evictions, 'move')} would lose {answer.cost_gpu_hours:g} GPU-hours and gain"
             f" {answer.gain_gpu_hours:g})"
             if answer.evictions
             else ""
         )
         return f"{answer.waiting}: no moves. {answer.reason}: {answer.message}{figures}\n"
     width = max(len(f"{move.namespace}/{move.pod}") for move in answer.moves)
-    lines = [f"{answer.waiting} ({answer.gpus:g} GPUs) can start after {len(answer.moves)} moves:", ""]
+    lines = [
+        f"{answer.waiting} ({counted(answer.gpus, 'GPU')}) can start after {counted(len(answer.moves), 'move')}:",
+        "",
+    ]
     for move in answer.moves:
         note = "" if move.consents else f'   does not consent: needs {ALLOW_MOVE}: "true"'
         lines.append(
-            f"  {f'{move.namespace}/{move.pod}':<{width}}  {move.gpus:g} GPUs  {move.source} -> {move.target}"
+            f"  {f'{move.namespace}/{move.pod}':<{width}}  {counted(move.gpus, 'GPU')}  {move.source} -> {move.target}"
             f"  loses {move.lost_gpu_hours:g} GPU-hours{note}"
         )
-    fewest = "no plan moves fewer pods" if answer.proven else "fewer moves may be possible"
+    fewest = "  no plan moves fewer pods" if answer.proven else "fewer moves may be possible"
     lines += [
         "",
         f"Lost: {answer.lost_gpu_hours:g} GPU-hours of work, {answer.restart_gpu_hours:g} GPU-hours of restarts",

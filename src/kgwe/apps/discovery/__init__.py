@@ -1,4 +1,4 @@
-"""Discovery of GPU nodes: GPUNode objects, how fresh they are, and agents asked directly.
+"""Discovery of GPU nodes: GPUNode objects, their age, and live queries to agents.
 
 Built on `agentapi` and `kube`; only the command line imports it.
 """

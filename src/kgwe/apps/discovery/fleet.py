@@ -1,4 +1,4 @@
-"""The GPU nodes of a cluster: what their GPUNodes say, how fresh that is, and where asked for what agents say now."""
+"""The GPU nodes of a cluster: the GPUNodes, their age, and optionally the live answers of the agents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Status(msgspec.Struct, frozen=True, gc=False):
 
 
 class AddressedNode(msgspec.Struct, frozen=True, gc=False):
-    """A Node, as far as where it is."""
+    """The addresses of a Node."""
 
     metadata: ObjectMeta
     status: _Status = _Status()
@@ -43,11 +43,11 @@ ADDRESSED_NODE: Final = resources.Resource("", "v1", "nodes", "Node", namespaced
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One node."""
+    """One node of the list."""
 
     seen: Seen
     answer: Answer | None = None
-    """What its agent said just now; None: it was not asked."""
+    """The live answer of its agent; None if the agent was not queried."""
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class Row:
 
     @property
     def status(self) -> GPUNodeStatus:
-        """The agent's own words before those it wrote."""
+        """Return the live status if there is one, else the published one."""
         if self.answer is not None and self.answer.status is not None:
             return self.answer.status
         return self.seen.node.status
@@ -92,7 +92,7 @@ class Row:
 async def rows(
     client: KubeClient, now: dt.datetime, stale_after_s: float, *, access: Access | None = None, port: int = 50052
 ) -> list[Row]:
-    """Every GPUNode; with `access` every agent is asked too."""
+    """Return a row per GPUNode; with `access` the agents are queried too."""
     seen = freshness.judge_all(await client.list(resources.GPU_NODE), now, stale_after_s)
     if access is None:
         return [Row(each) for each in seen]
@@ -106,7 +106,7 @@ async def rows(
 
 
 def addresses(nodes: Iterable[AddressedNode], port: int) -> dict[str, str]:
-    """Where the agent of each node listens: the agent has the node's own address."""
+    """Return the address of each node's agent, which is the address of the node."""
     found = {}
     for node in nodes:
         internal = next((each.address for each in node.status.addresses if each.type == "InternalIP"), "")

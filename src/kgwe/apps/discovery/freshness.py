@@ -1,4 +1,4 @@
-"""How far a GPUNode can be believed: by its agent's last sign of life."""
+"""The freshness of a GPUNode, from the last heartbeat of its agent."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from kgwe.kube.api.kgwe.gpunode import GPUNode
 
-#: three heartbeats of the default interval: one may be lost, and one late
+# : three default heartbeats: one may be lost, and one late
 STALE_AFTER_S: Final = 900.0
-# Clocks of machines differ; a sign from further ahead than this was given by a clock that is wrong.
+# Clocks of machines differ; a heartbeat further ahead than this comes from a wrong clock.
 _AHEAD_S: Final = 60.0
 _DRIVER_READY: Final = "DriverReady"
 
@@ -25,23 +25,23 @@ _DRIVER_READY: Final = "DriverReady"
 class Freshness(enum.StrEnum):
     FRESH = "Fresh"
     STALE = "Stale"
-    """Its agent has not been heard of: what it says was true once."""
+    """Its agent has sent no heartbeat for long; the data is outdated."""
     NO_DRIVER = "NoDriver"
-    """Its agent lives and cannot ask the driver."""
+    """Its agent runs, but the driver does not respond."""
     SILENT = "Silent"
-    """No agent has ever signed it."""
+    """No agent has ever written it."""
     SIMULATED = "Simulated"
-    """Nobody observes it: it is as its model says."""
+    """A simulated node without an agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One GPUNode, and how far it can be believed."""
+    """One GPUNode with its freshness."""
 
     node: GPUNode
     freshness: Freshness
     age_s: float | None
-    """Since the last sign of life; None: there was none."""
+    """Seconds since the last heartbeat; None if there was none."""
     reason: str = ""
 
     @property
@@ -54,12 +54,12 @@ def judge(node: GPUNode, now: dt.datetime, stale_after_s: float = STALE_AFTER_S)
         return Seen(node, Freshness.SIMULATED, None)
     signed = node.status.heartbeatTime
     if signed is None:
-        return Seen(node, Freshness.SILENT, None, "no agent has written it")
+        return Seen(node, Freshness.SILENT, None, "no agent has written this GPUNode")
     age_s = (now - timestamp.parse(signed)).total_seconds()
     if age_s > stale_after_s:
-        return Seen(node, Freshness.STALE, age_s, f"its agent was last heard of {_ago(age_s)} ago")
+        return Seen(node, Freshness.STALE, age_s, f"last heartbeat of its agent {_format_age(age_s)} ago")
     if age_s < -_AHEAD_S:
-        return Seen(node, Freshness.STALE, age_s, f"the clock of its node is {_ago(-age_s)} ahead")
+        return Seen(node, Freshness.STALE, age_s, f"the clock of the node is {_format_age(-age_s)} ahead")
     ready = next((each for each in node.status.conditions if each.type == _DRIVER_READY), None)
     if ready is not None and ready.status != "True":
         return Seen(node, Freshness.NO_DRIVER, age_s, ready.message or ready.reason)
@@ -70,8 +70,8 @@ def judge_all(nodes: Iterable[GPUNode], now: dt.datetime, stale_after_s: float =
     return [judge(node, now, stale_after_s) for node in sorted(nodes, key=lambda each: each.metadata.name)]
 
 
-def _ago(age_s: float) -> str:
-    """`3m`, `2h`, `5d`."""
+def _format_age(age_s: float) -> str:
+    """Return an age such as `3m`, `2h`, `5d`."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if age_s >= size:
             return f"{age_s / size:.0f}{unit}"

@@ -1,7 +1,7 @@
-"""Many agents, asked for what is true now: a bounded number at a time, each with a deadline, answers kept for 30 s.
+"""Live queries to many agents: a bounded number at a time, each with a timeout; answers are cached for 30 s.
 
-An agent that does not answer costs its deadline once, not its whole fleet's patience: others are asked meanwhile, and
-the failure is kept as long as an answer would be.
+An agent that does not respond delays only its own answer: other agents are queried meanwhile, and the failure is
+cached like an answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AT_ONCE: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an agent said, or why it did not."""
+    """The answer of an agent, or the error."""
 
     at_s: float
     status: GPUNodeStatus | None
@@ -34,7 +34,7 @@ class Answer:
 
 
 class LiveFleet:
-    """Answers of agents by node. Close it, or use it as a context manager."""
+    """Cached answers of agents by node. Close it, or use it as a context manager."""
 
     def __init__(
         self,
@@ -67,22 +67,26 @@ class LiveFleet:
         await asyncio.gather(*(client.close() for client in clients))
 
     async def ask(self, addresses: Mapping[str, str], *, fresh: bool = False) -> dict[str, Answer]:
-        """node -> its answer, for `addresses` of node -> host:port. Young answers are reused unless `fresh`."""
-        answers = await asyncio.gather(*(self._one(node, where, fresh=fresh) for node, where in addresses.items()))
+        """Return node -> answer, for `addresses` of node -> host:port. Recent answers are reused unless `fresh` is
+        set.
+        """
+        answers = await asyncio.gather(
+            *(self._query_cached(node, where, fresh=fresh) for node, where in addresses.items())
+        )
         return dict(zip(addresses, answers, strict=True))
 
-    async def _one(self, node: str, address: str, *, fresh: bool) -> Answer:
+    async def _query_cached(self, node: str, address: str, *, fresh: bool) -> Answer:
         known = self._answers.get(node)
         if known is not None and not fresh and self._clock() - known.at_s < self._cache_s:
             return known
         asking = self._asking.get((node, fresh))
         if asking is None:
-            asking = self._asking[node, fresh] = asyncio.create_task(self._ask(node, address, fresh=fresh))
+            asking = self._asking[node, fresh] = asyncio.create_task(self._query(node, address, fresh=fresh))
             asking.add_done_callback(lambda _: self._asking.pop((node, fresh), None))
-        # Whoever gives up waiting does not take the answer away from the others.
+        # A caller that is cancelled must not cancel the query for the others.
         return await asyncio.shield(asking)
 
-    async def _ask(self, node: str, address: str, *, fresh: bool) -> Answer:
+    async def _query(self, node: str, address: str, *, fresh: bool) -> Answer:
         client = self._clients.get(node)
         if client is None or client.address != address:
             if client is not None:
@@ -92,7 +96,7 @@ class LiveFleet:
             try:
                 topology, health = await asyncio.gather(client.topology(fresh=fresh), client.health())
                 if topology.node != node:
-                    raise errors.Permanent(f"agent {address} speaks for {topology.node}, not for {node}")
+                    raise errors.Permanent(f"agent {address} belongs to node {topology.node}, not to {node}")
                 answer = Answer(self._clock(), messages.decode_status(topology, health))
             except errors.KgweError as exc:
                 answer = Answer(self._clock(), None, str(exc))
@@ -100,7 +104,7 @@ class LiveFleet:
         return answer
 
     async def keep(self, still: Iterable[str]) -> None:
-        """Forget connections and answers of all other nodes: they are gone."""
+        """Keep the connections and answers of these nodes; drop all others."""
         gone = self._clients.keys() - set(still)
         await asyncio.gather(*(self._clients.pop(node).close() for node in gone))
         for node in self._answers.keys() - set(still):

@@ -1,8 +1,8 @@
-"""The GPUs of the cluster as the controller decides on them: their slices, the pods that have them, their layouts.
+"""The GPUs of the cluster as the controller decides on them: slices, pods that hold them, and layouts.
 
-The agent reports which pod has which slice (`status.held`, or that all is as planned). Where it does not, the worst is
-assumed: when a pod on a node asks for a profile, every slice of that profile there counts as its own; when it asks for
-GPUs, every whole GPU.
+The agent reports which pod holds which slice (`status.held`, or that all is as planned). Without that report the
+worst is assumed: if a pod on a node requests a profile, all slices of that profile count as in use; if it requests
+GPUs, all whole GPUs.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _NOT_NOW: Final = (Phase.FAILED, Phase.ROLLED_BACK)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What is taken on one node."""
+    """The devices in use on one node."""
 
     slices: frozenset[tuple[int, int]] = frozenset()
-    """(GPU, start) of slices that pods are known to have."""
+    """(GPU, start) of slices that pods are known to hold."""
     cards: int = 0
-    """Mask of whole GPUs that pods are known to have."""
+    """Mask of whole GPUs that pods are known to hold."""
     resources: frozenset[str] = frozenset()
-    """Extended resources of which pods have devices that are not known."""
+    """Extended resources of which pods hold unknown devices."""
     owners: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """(card, start) -> uid of the pod that is known to have it."""
+    """(GPU, start) -> uid of the pod that is known to hold it."""
 
 
 def read_held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) -> Held:
-    """`pods`: those on the node that have not ended; `planned`: UUIDs of GPUs and slices planned for pods."""
+    """Return the devices in use. `pods` are the active pods of the node, `planned` the UUIDs planned for pods."""
     reported = {each.uid or each.pod: each for each in gpu_node.status.held}
-    # The agent reports at once what is not as planned; the rest when it has something to report anyway.
+    # The agent reports deviations from the plan at once, and the rest with its next report.
     follows_plans = any(each.type == _AS_PLANNED and each.status == "True" for each in gpu_node.status.conditions)
     slices = {
         (device.index, each.start)
@@ -74,7 +74,7 @@ def read_held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[s
 
 
 def _places_of_pod(pod: core.Pod, report: HeldDevices | None, wanted: int, *, follows_plans: bool) -> DeviceSet:
-    """What the pod has: as the agent reports it, or as it was planned where the agent follows plans."""
+    """Return the devices of the pod: as reported, or as planned if the agent follows plans."""
     if report is not None:
         return DeviceSet(assignment.parse_mask(report.cards), assignment.parse_slices(report.slices))
     return assignment.parse_planned_up_to(pod.metadata.annotations, wanted) if follows_plans else assignment.NO_DEVICES
@@ -82,13 +82,13 @@ def _places_of_pod(pod: core.Pod, report: HeldDevices | None, wanted: int, *, fo
 
 @dataclass(frozen=True, slots=True)
 class MigCard:
-    """One card, beside what is decided on."""
+    """One GPU with its decision data."""
 
     card: PartitionedGpu
     device: GPUDevice
     geometry: mig.Geometry
     is_settled: bool
-    """It is as was asked."""
+    """True if it has the desired layout."""
     asked: CardSpec | None
 
     @property
@@ -101,16 +101,16 @@ class MigCard:
 
     @property
     def is_moving(self) -> bool:
-        """Its agent is, or should be, cutting it."""
+        """Return whether its agent is changing the layout, or should be."""
         return not self.is_settled and self.layout is not None and self.phase not in (*_NOT_NOW, Phase.WAITING)
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """What the controller remembers of cards, by UUID."""
+    """The times that the controller keeps per GPU, by UUID."""
 
     asked_at: Mapping[str, float] = field(default_factory=dict)
-    """When a card was last asked to change."""
+    """Time of the last requested change of a GPU."""
     cooldown_s: float = 0.0
     patience_s: float = 180.0
 
@@ -123,15 +123,15 @@ def geometry_of(device: GPUDevice) -> mig.Geometry | None:
 
 
 def read_card(gpu_node: GPUNode, device: GPUDevice, taken: Held, clocks: Clocks, now_s: float) -> MigCard | None:
-    """The GPU as it will be when its layout is applied, or as it is where that failed; None: it has no MIG layout."""
+    """Return the GPU with its desired layout, or the current one if that failed; None if it has no MIG layout."""
     geometry = geometry_of(device)
-    there = _placements(geometry, device) if geometry else None
+    there = _find_placements(geometry, device) if geometry else None
     if geometry is None or there is None or not device.mig.capable:
         return None
     asked = mig_layouts.read_specs(gpu_node).get(device.uuid)
     progress = _read_progress(geometry, device, asked, there, clocks=clocks, now_s=now_s)
     used = _used_slices(device, there, taken)
-    future = _beside(geometry, used, progress.wished) if progress.is_followed else there
+    future = _keep_compatible(geometry, used, progress.wished) if progress.is_followed else there
     is_enabled = progress.layout.enabled if progress.layout and progress.is_followed else device.mig.enabled
     card = PartitionedGpu(
         device.uuid,
@@ -148,25 +148,25 @@ def read_card(gpu_node: GPUNode, device: GPUDevice, taken: Held, clocks: Clocks,
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """How far a GPU is with the layout that was asked of it."""
+    """The progress of a GPU towards its desired layout."""
 
     layout: MIGLayout | None
     wished: tuple[mig.Placement, ...]
     """The slices of the layout."""
     since_s: float
-    """How long ago it was asked."""
+    """Seconds since the request."""
     is_settled: bool
     is_given_up: bool
 
     @property
     def is_followed(self) -> bool:
-        """Whether its agent can be expected to apply the layout."""
+        """Return whether its agent can be expected to apply the layout."""
         return self.layout is not None and not self.is_given_up
 
     def is_open(self, device: GPUDevice, clocks: Clocks) -> bool:
-        """Whether it may be asked for another layout now."""
+        """Return whether another layout may be requested now."""
         if self.is_given_up:
-            # What failed may be asked for something else, or again, when its agent has had its time.
+            # A failed layout may be replaced, or requested again, after the agent's time has passed.
             return self.since_s >= clocks.patience_s
         is_at_rest = (self.is_settled or self.layout is None) and not device.mig.phase
         return is_at_rest and self.since_s >= clocks.cooldown_s
@@ -182,7 +182,7 @@ def _read_progress(
     now_s: float,
 ) -> _Progress:
     layout = asked.mig if asked else None
-    wished = _wished(geometry, layout)
+    wished = _read_desired(geometry, layout)
     is_settled = layout is not None and (layout.enabled, set(wished)) == (device.mig.enabled, set(there))
     since_s = now_s - clocks.asked_at.get(device.uuid, now_s - clocks.cooldown_s)
     is_late = not is_settled and since_s > clocks.patience_s and device.mig.phase != Phase.WAITING
@@ -190,7 +190,7 @@ def _read_progress(
 
 
 def _used_slices(device: GPUDevice, there: tuple[mig.Placement, ...], taken: Held) -> tuple[mig.Placement, ...]:
-    """The slices that pods have, or may have."""
+    """Return the slices that pods hold, or may hold."""
     return tuple(
         place
         for place in there
@@ -199,34 +199,34 @@ def _used_slices(device: GPUDevice, there: tuple[mig.Placement, ...], taken: Hel
 
 
 def _is_taken_whole(device: GPUDevice, taken: Held) -> bool:
-    """Whether a pod has the GPU without MIG, or may have it."""
+    """Return whether a pod holds the GPU without MIG, or may hold it."""
     if device.mig.enabled:
         return False
     return bool(taken.cards >> device.index & 1 or {amounts.GPU, amounts.SHARED} & taken.resources)
 
 
-def _placements(geometry: mig.Geometry, device: GPUDevice) -> tuple[mig.Placement, ...] | None:
-    """None where the card is cut in a way we do not know: it is left alone."""
-    return _parsed(geometry.name, tuple(f"{each.profile}@{each.start}" for each in device.mig.instances))
+def _find_placements(geometry: mig.Geometry, device: GPUDevice) -> tuple[mig.Placement, ...] | None:
+    """Return the placements; None if the layout is unknown, and the GPU is then not managed."""
+    return _parse_layout(geometry.name, tuple(f"{each.profile}@{each.start}" for each in device.mig.instances))
 
 
-def _wished(geometry: mig.Geometry, layout: MIGLayout | None) -> tuple[mig.Placement, ...]:
-    return (_parsed(geometry.name, layout.instances) or ()) if layout else ()
+def _read_desired(geometry: mig.Geometry, layout: MIGLayout | None) -> tuple[mig.Placement, ...]:
+    return (_parse_layout(geometry.name, layout.instances) or ()) if layout else ()
 
 
 @functools.lru_cache(maxsize=4096)
-def _parsed(geometry: str, layout: tuple[str, ...]) -> tuple[mig.Placement, ...] | None:
-    """Thousands of cards have few layouts."""
+def _parse_layout(geometry: str, layout: tuple[str, ...]) -> tuple[mig.Placement, ...] | None:
+    """Parse a layout; cached, because thousands of GPUs have few layouts."""
     try:
         return tuple(mig.parse_placement(mig.GEOMETRIES[geometry], text) for text in layout)
     except errors.Permanent:
         return None
 
 
-def _beside(
+def _keep_compatible(
     geometry: mig.Geometry, used: tuple[mig.Placement, ...], wished: tuple[mig.Placement, ...]
 ) -> tuple[mig.Placement, ...]:
-    """What was asked, as far as it goes beside what came into use since."""
+    """Return the requested slices that still fit with the slices that came into use since."""
     if all(place in wished for place in used):
         return wished
     kept = list(used)
@@ -237,7 +237,7 @@ def _beside(
 
 
 def profile_shares(cards: Iterable[MigCard]) -> dict[str, float]:
-    """Share of the memory slices in each profile now."""
+    """Return the fraction of memory slices in each profile."""
     units: Counter[str] = Counter()
     total = 0
     for each in cards:

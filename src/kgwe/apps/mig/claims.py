@@ -1,8 +1,8 @@
-"""Slices by ResourceClaims (dynamic resource allocation): who was given which, and whose claims none can serve.
+"""Slices of ResourceClaims (dynamic resource allocation): allocated slices, and claims that no slice can serve.
 
-A claim asks for a profile by a selector: `device.attributes['gpu.nvidia.com'].profile == '1g.10gb'`. That is what is
-understood here; who asks in other words gets what is there. Counted are the claims that Kubernetes makes for one pod
-from a template. Pods of GPUWorkloads claim what their plan names, so it is the workload that waits.
+A claim requests a profile with a selector: `device.attributes['gpu.nvidia.com'].profile == '1g.10gb'`. Other
+selectors are not understood and get existing slices only. Counted are claims that Kubernetes creates for one pod from
+a template. Pods of GPUWorkloads claim the devices of their plan, so the workload waits instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PROFILE: Final = re.compile(r"""\.profile\s*==\s*['"]([1-9]g\.[0-9]+gb(?:[+-][a-z.]+)?)['"]""")
 
 Find = Callable[[str, str], tuple[str, str] | None]
-"""(pool, device) as a claim names it -> (node, UUID)."""
+"""(pool, device) of a claim -> (node, UUID)."""
 
 
 def _unknown(_pool: str, _device: str) -> None:
@@ -31,7 +31,7 @@ def _unknown(_pool: str, _device: str) -> None:
 
 @dataclass(frozen=True)
 class Claims:
-    """What the cluster has of them; nothing where it knows no such thing."""
+    """The ResourceClaims of the cluster; empty if it has no dynamic resource allocation."""
 
     store: Mapping[str, ResourceClaim] = field(default_factory=dict)
     find: Find = _unknown
@@ -40,18 +40,18 @@ class Claims:
         return Claims(dict(self.store), self.find)
 
     def assigned_uuids(self) -> frozenset[str]:
-        """UUIDs of the cards and slices that claims have."""
+        """Return the UUIDs of the GPUs and slices allocated to claims."""
         named = (self.find(each.pool, each.device) for claim in self.store.values() for each in claim.gpus)
         return frozenset(found[1] for found in named if found is not None)
 
     def list_holders(self) -> frozenset[tuple[str, str]]:
-        """(namespace, uid) of the pods whose own claims have devices."""
+        """Return (namespace, uid) of the pods whose own claims have devices."""
         metas = (claim.metadata for claim in self.store.values() if claim.gpus)
         owners = ((meta.namespace, meta.controller) for meta in metas)
         return frozenset((where, owner.uid) for where, owner in owners if owner is not None and owner.kind == "Pod")
 
     def requested_slices(self) -> dict[tuple[str, str], tuple[str, int]]:
-        """(namespace, uid) of a pod -> (profile, count) that its own claim asks for and does not have yet."""
+        """Return (namespace, uid) of a pod -> (profile, count) that its own claim requests and does not have yet."""
         found: dict[tuple[str, str], tuple[str, int]] = {}
         for claim in self.store.values():
             owner = claim.metadata.controller
@@ -64,7 +64,7 @@ class Claims:
 
 
 def _wanted(claim: ResourceClaim) -> tuple[str, int] | None:
-    """Of a claim that asks for slices of one kind."""
+    """Return the profile and count of a claim for slices of one kind."""
     wanted: dict[str, int] = {}
     for request in claim.spec.devices.requests:
         exactly = request.exactly

@@ -21,7 +21,7 @@ FIELD_MANAGER: Final = "kgwe-mig"
 
 
 class Controller:
-    """Call `reconcile` whenever something changed. `clock` is monotonic, `wall` counts from 1970."""
+    """One round after the other: call `reconcile` after a change. `clock` is monotonic, `wall` counts from 1970."""
 
     def __init__(
         self,
@@ -42,18 +42,18 @@ class Controller:
         self._movable: frozenset[str] = frozenset()  # uids of pods that consent to be moved
 
     def forget(self, uid: str) -> None:
-        """The pod no longer exists."""
+        """Forget a deleted pod."""
         self.planner.forget(uid)
 
     async def reconcile(self) -> None:
-        """Decide on every selected GPU, write what changed, and evict the pods that are in the way."""
+        """Decide on all selected GPUs, write changes, and evict the pods that block them."""
         await self._decide_and_write()
         gpu_nodes, pods = self._writer.gpu_nodes().values(), self._stores.pods.values()
         if await self.drain_executor.evict_pods(gpu_nodes, pods, self._movable):
             await self._decide_and_write()
 
     async def _decide_and_write(self) -> None:
-        # In a thread, on a copy: to decide for thousands of GPUs must not delay the renewal of the Lease.
+        # Runs in a thread on a copy: deciding for thousands of GPUs must not delay the renewal of the Lease.
         stores, refused = self._stores.copy(self._writer.gpu_nodes()), self.drain_executor.refused
         decided = await asyncio.to_thread(self.planner.decide, stores, refused)
         self._movable = frozenset(decided.movable)

@@ -1,4 +1,4 @@
-"""What is asked for: the slices that pods and workloads wait for now, and the mix of what was asked of late."""
+"""The demand for slices: those that pods and workloads wait for now, and the mix of recent requests."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _PROFILE_OF: Final = {mig.resource_of(name): name for name in PROFILES}
 _BARRING: Final = ("NoSchedule", "NoExecute")
 _ENDED: Final = ("Succeeded", "Failed")
-# What weighs less is forgotten: a millionth of a request.
+# Weights below a millionth of a request are dropped.
 _LEAST: Final = 1e-6
 
 
 class Nodes:
-    """Nodes that take pods, and which of them a pod may go to."""
+    """Schedulable nodes, and the nodes that a pod may run on."""
 
     def __init__(self, nodes: Iterable[core.Node], gpu_nodes: Mapping[str, GPUNode]) -> None:
         self._open = [
@@ -46,9 +46,10 @@ class Nodes:
         self._known: dict[tuple[bytes, str, str], frozenset[str]] = {}
 
     def for_pod(self, spec: core.PodSpec, model: str = "", architecture: str = "") -> frozenset[str]:
-        """By selector, required affinity, taints and kind of GPU; CPU and memory are the scheduler's to judge."""
+        """Return the nodes for a pod by selector, required affinity, taints and GPU kind, but not by CPU and
+        memory."""
         bare = core.PodSpec(nodeSelector=spec.nodeSelector, affinity=spec.affinity, tolerations=spec.tolerations)
-        # Pods of one template share the answer.
+        # Pods of one template share the result.
         key = msgspec.json.encode(bare), model, architecture
         if key not in self._known:
             self._known[key] = self._find(bare, model, architecture)
@@ -84,7 +85,7 @@ class Nodes:
 
 
 def requested_slices(spec: core.PodSpec) -> tuple[str, int] | None:
-    """(profile, how many) of a pod that asks for slices of one kind; None also when it cannot be read."""
+    """Return (profile, count) of a pod that requests slices of one kind; None if it does not, or cannot be read."""
     try:
         requested = podspec.sum_requests(spec)
     except errors.Permanent:
@@ -99,18 +100,19 @@ def list_requests(
     nodes: Nodes,
     claims: Claims,
 ) -> list[SliceRequest]:
-    """Who waits for slices, oldest first. A workload's pods come with its plan, so only the workload itself waits.
+    """Return the waiting requests for slices, oldest first. A workload has no pods before its plan, so the workload
+    waits.
 
-    A pod may claim slices instead of asking for them in its spec.
+    A pod may request slices by ResourceClaims instead of its spec.
     """
     claimed, holders = claims.requested_slices(), claims.list_holders()
-    # By namespace and uid: a label or owner reference that names an object of another namespace is not to be believed.
+    # By namespace and uid: references to objects of another namespace are not trusted.
     placed: set[tuple[str, str]] = set()
     found: list[tuple[str, SliceRequest]] = []
     for pod in pods:
         meta = pod.metadata
         if (uid := meta.labels.get(metadata_keys.UID_LABEL)) is not None:
-            # Its workload may say for a moment longer that it waits: it has its slices.
+            # The status of its workload may lag behind: it has its slices.
             if meta.deletionTimestamp is None and (pod.spec.nodeName or (meta.namespace, meta.uid) in holders):
                 placed.add((meta.namespace, uid))
             continue
@@ -131,7 +133,7 @@ def list_requests(
 
 
 def is_waiting_pod(pod: core.Pod) -> bool:
-    """A scheduler has looked for a place and found none; before that there may well be one."""
+    """Return whether a scheduler found no node for the pod; before that there may be one."""
     if pod.spec.nodeName or pod.metadata.deletionTimestamp is not None or pod.status.phase in _ENDED:
         return False
     gates = [gate.name for gate in pod.spec.schedulingGates]
@@ -145,7 +147,7 @@ def is_waiting_workload(workload: GPUWorkload) -> bool:
 
 
 def planned_uuids(workloads: Iterable[GPUWorkload]) -> frozenset[str]:
-    """UUIDs of slices that are planned for pods which may not be on their node yet."""
+    """Return the UUIDs of slices planned for pods that may not be on their node yet."""
     on_the_way = (Phase.SCHEDULING, Phase.SCHEDULED)
     return frozenset(
         each.instanceUUID
@@ -156,7 +158,7 @@ def planned_uuids(workloads: Iterable[GPUWorkload]) -> frozenset[str]:
 
 
 def allowed_nodes(workload: GPUWorkload, nodes: Nodes) -> frozenset[str]:
-    """Nodes that its pods may go to."""
+    """Return the nodes that its pods may run on."""
     wants = workload.spec.gpuRequirements
     return nodes.for_pod(_template(workload), wants.gpuModel, wants.architecture)
 
@@ -169,7 +171,7 @@ def _template(workload: GPUWorkload) -> core.PodSpec:
 
 
 class RequestMix:
-    """Requests of late, each weighing half after the half-life. Seconds are those since 1970."""
+    """Recent requests; a weight halves with each half-life. Seconds count from 1970."""
 
     def __init__(self, half_life_s: float) -> None:
         self._rate = math.log(2) / half_life_s
@@ -178,7 +180,7 @@ class RequestMix:
         self._counted: set[str] = set()
 
     def count(self, uid: str, profile: str, count: int, created: str | None, now_s: float) -> None:
-        """Somebody asks; only the first time he is seen counts, at the time he came."""
+        """Count a request, once per uid, at the time of its creation."""
         if uid in self._counted:
             return
         self._counted.add(uid)
@@ -187,7 +189,7 @@ class RequestMix:
         self._weights[profile] = self._weights.get(profile, 0.0) + count * math.exp(-self._rate * age_s)
 
     def forget(self, uid: str) -> None:
-        """He is gone: his name, not his weight."""
+        """Forget the uid of a request; its weight stays."""
         self._counted.discard(uid)
 
     def weights(self, now_s: float) -> dict[str, float]:
@@ -201,14 +203,14 @@ class RequestMix:
 
 
 class SliceUsage:
-    """How much of the time each slice was in use of late, by its UUID."""
+    """The recent usage of each slice by UUID, as a fraction of time."""
 
     def __init__(self) -> None:
         self._share: dict[str, float] = {}
         self._at_s: float | None = None
 
     def observe(self, used: Mapping[str, bool], now_s: float, over_s: float) -> None:
-        """Slice -> whether a pod has it now; `over_s`: what is longer ago than that hardly counts."""
+        """Record slice -> whether a pod holds it now. `over_s` is the length of the averaging window."""
         kept = 0.0 if self._at_s is None else math.exp(-max(now_s - self._at_s, 0.0) / over_s)
         self._at_s = now_s
         self._share = {uuid: self._share.get(uuid, 0.0) * kept + is_used * (1 - kept) for uuid, is_used in used.items()}

@@ -1,11 +1,11 @@
-"""Pods that consent to be moved for a new MIG layout, and their eviction.
+"""Evicts pods that consent to be moved for a new MIG layout.
 
-    GPUNode.spec: slices withheld, who is to leave them, for whom ──► evicted ──► all gone ──► the card is cut
-                                                                        └ a budget refuses: as if no pod had been asked
+    GPUNode.spec: slices withheld, pods to evict, request ──► evicted ──► all gone ──► the layout changes
+                                                                        └ a budget refuses: the drain is cancelled
 
-All of it is in the GPUNode, written before the first pod is evicted, so a new leader continues. Pods leave by the
-eviction API. Their owners create them again, and they are placed like any other. A pod without such an owner, or on
-which a whole gang depends, is not moved.
+The state is in the GPUNode, written before the first eviction, so a new leader continues. Pods are evicted by the
+eviction API. Their controllers recreate them, and they are placed like any other pod. Pods without a controller, and
+pods of gangs, are not moved.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: on a pod, or on a GPUWorkload for all its pods
+# : annotation of a pod, or of a GPUWorkload for all its pods
 ANNOTATION: Final = "kgwe.nvidia.io/drain"
 _CONSENT: Final = "consent"
-# These would come back to the node they were moved from.
+# Pods of these controllers would return to the same node.
 _BOUND_TO_NODE: Final = ("DaemonSet", "Node")
 
 Record = Callable[[Event], None]
 
 
-# --- who consents ---------------------------------------------------------------------------------------
+# --- consent --------------------------------------------------------------------------------------------
 
 
 class ConsentingPods:
-    """The pods that may be asked, and those that were. `refused`: uids of pods that a budget keeps where they are."""
+    """The pods that may be evicted, and those that were. `refused` has the uids of pods that a budget protects."""
 
     def __init__(self, pods: Iterable[core.Pod], workloads: Iterable[GPUWorkload], refused: Collection[str]) -> None:
         self._workloads = {each.metadata.uid: each for each in workloads}
@@ -72,7 +72,7 @@ class ConsentingPods:
         return meta.annotations.get(ANNOTATION, said) == _CONSENT
 
     def _workload(self, meta: ObjectMeta) -> GPUWorkload | None:
-        """The workload that the pod's label names, within the pod's namespace."""
+        """Return the workload that the pod's label names, in the pod's namespace."""
         found = self._workloads.get(meta.labels.get(metadata_keys.UID_LABEL, ""))
         return found if found is not None and found.metadata.namespace == meta.namespace else None
 
@@ -84,7 +84,7 @@ class ConsentingPods:
         *,
         started_before_s: float,
     ) -> dict[str, MovablePod]:
-        """Uid -> what it has and where it could go. Seconds are those since 1970."""
+        """Return uid -> the slices of the pod and its possible nodes. Seconds count from 1970."""
         found: dict[str, MovablePod] = {}
         for name in {pod.spec.nodeName for pod in self.pods.values()} & gpu_nodes.keys():
             has: dict[str, list[tuple[str, mig.Placement]]] = {}
@@ -97,7 +97,7 @@ class ConsentingPods:
                         place = mig.Placement(geometry.profiles[each.profile], each.start)
                         has.setdefault(uid, []).append((device.uuid, place))
             for uid, slices in has.items():
-                home = self._home(self.pods[uid], nodes)
+                home = self._find_request(self.pods[uid], nodes)
                 if home is not None and home.count == len(slices) and self._may_go(self.pods[uid], started_before_s):
                     is_leaving = self.pods[uid].metadata.deletionTimestamp is not None
                     found[uid] = MovablePod(uid, home, tuple(slices), is_leaving)
@@ -117,14 +117,14 @@ class ConsentingPods:
             and timestamp.parse(status.startTime).timestamp() <= started_before_s
         )
 
-    def _home(self, pod: core.Pod, nodes: demand.Nodes) -> SliceRequest | None:
-        """What it will ask for when it is created again; None where that is not known."""
+    def _find_request(self, pod: core.Pod, nodes: demand.Nodes) -> SliceRequest | None:
+        """Return the request of the recreated pod; None if it is unknown."""
         wanted = demand.requested_slices(pod.spec)
         if wanted is None or podspec.sum_requests(pod.spec).get(amounts.GPU):
             return None
         if metadata_keys.UID_LABEL not in pod.metadata.labels:
             return SliceRequest(f"pod {pod.metadata.key}", *wanted, nodes.for_pod(pod.spec))
-        # Its own spec holds it to the node it was planned for.
+        # Its own spec pins it to the planned node.
         workload = self._workload(pod.metadata)
         return (
             SliceRequest(f"pod {pod.metadata.key}", *wanted, demand.allowed_nodes(workload, nodes))
@@ -133,13 +133,13 @@ class ConsentingPods:
         )
 
 
-# --- who was asked --------------------------------------------------------------------------------------
+# --- recorded drains ------------------------------------------------------------------------------------
 
 
 def read_drain(
     seen: MigCard, taken: Held, pods: Mapping[str, core.Pod], movable: Collection[str], *, begun_after_s: float
 ) -> Drain | None:
-    """What is written about a card; `pods` by uid. What began earlier than that is broken."""
+    """Return the drain recorded in a GPUNode; `pods` by uid. A drain that began before the limit has failed."""
     asked = seen.asked
     if asked is None or asked.drain is None:
         return None
@@ -157,27 +157,27 @@ def read_drain(
 def write_drain(
     asked: CardSpec, old: PartitionedGpu, new: PartitionedGpu, movable: Mapping[str, MovablePod], now: str
 ) -> CardSpec:
-    """What is asked of a card that stays as it is, but for who is to leave it."""
+    """Write a drain: the layout stays, and these pods must leave."""
     if new.drain is None:
         return end_drain(asked)
     if new.drain == old.drain:
         return asked
     pods = tuple(DrainedPod(movable[uid].request.name.removeprefix("pod "), uid) for uid in sorted(new.drain.pods))
     withheld = tuple(format_placement(place) for place in new.drain.places)
-    log.info("card_to_drain", node=new.node, uuid=new.uuid, withheld=withheld, waiting=new.drain.ask)
+    log.info("gpu_drain_started", node=new.node, uuid=new.uuid, withheld=withheld, waiting=new.drain.ask)
     layout = msgspec.structs.replace(asked.mig, withheld=withheld)
     return msgspec.structs.replace(asked, mig=layout, drain=gpunode.Drain(new.drain.ask, pods, now))
 
 
 def end_drain(asked: CardSpec) -> CardSpec:
-    """Nobody is to leave any more."""
+    """Remove a drain."""
     if asked.drain is None and not asked.mig.withheld:
         return asked
     return msgspec.structs.replace(asked, mig=msgspec.structs.replace(asked.mig, withheld=()), drain=None)
 
 
 def manifest(card: CardSpec) -> dict[str, object]:
-    """What is asked of a card, as it is written: nothing that is not said."""
+    """Return the desired layout as written, without empty fields."""
     layout: dict[str, object] = {"enabled": card.mig.enabled}
     layout |= {"instances": list(card.mig.instances)} if card.mig.instances else {}
     layout |= {"withheld": list(card.mig.withheld)} if card.mig.withheld else {}
@@ -190,16 +190,16 @@ def manifest(card: CardSpec) -> dict[str, object]:
     return found
 
 
-# --- asking them ----------------------------------------------------------------------------------------
+# --- evictions ------------------------------------------------------------------------------------------
 
 
 class DrainExecutor:
-    """Evicts the pods that GPUNodes name, and remembers who refused. `clock` is monotonic."""
+    """Evicts the pods that GPUNodes name, and keeps the refusals. `clock` is monotonic."""
 
     def __init__(
         self, client: KubeClient, *, record: Record, pause_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`pause_s`: how long a pod that a budget kept where it is, is not asked again."""
+        """`pause_s` is the time until a pod protected by a budget is tried again."""
         self._client = client
         self._record = record
         self._pause_s = pause_s
@@ -217,9 +217,9 @@ class DrainExecutor:
     async def evict_pods(
         self, gpu_nodes: Iterable[GPUNode], pods: Iterable[core.Pod], movable: Collection[str]
     ) -> bool:
-        """Evict all pods that were not asked yet; returns whether one refused, and no other was asked for its layout.
+        """Evict the pods that were not evicted yet; return whether the first eviction of a layout was refused.
 
-        `movable`: uids of those who consent. What a GPUNode says beyond that is not followed.
+        `movable` has the uids of pods that consent; other pods named in a GPUNode are ignored.
         """
         drained = [(node, card) for node in gpu_nodes for card in node.spec.cards if card.drain is not None]
         if not drained:
@@ -238,7 +238,7 @@ class DrainExecutor:
 
     async def _evict(self, pod: core.Pod, node: GPUNode, card: CardSpec, waiting: str) -> bool:
         index = next((each.index for each in node.status.gpus if each.uuid == card.uuid), -1)
-        what = f"GPU {index} of node {node.metadata.name} is to be cut for {waiting}"
+        what = f"GPU {index} of node {node.metadata.name} must change its MIG layout for {waiting}"
         try:
             await eviction.evict_pod(self._client, pod)
         except errors.NotFound:
@@ -250,7 +250,7 @@ class DrainExecutor:
             log.info("drain_refused", pod=pod.metadata.key, node=node.metadata.name, error=str(exc))
             return False
         self.asked["accepted"] += 1
-        note = f"{what}, and it consents to be moved"
+        note = f"{what}; the pod consents to be moved"
         self._record(Event(resources.POD, pod.metadata, "Normal", "Drained", note, "Draining"))
         log.info("drained", pod=pod.metadata.key, node=node.metadata.name, card=card.uuid, waiting=waiting)
         return True

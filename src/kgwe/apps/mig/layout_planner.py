@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# More than one round can cut GPUs for; the next round takes the rest.
+# More than one round can handle; the next round takes the rest.
 _MOST_ASKS: Final = 256
 
 
 @dataclass
 class _StrategyMemory:
-    """What is remembered of one strategy between rounds."""
+    """The state of one strategy between rounds."""
 
     busy: demand.SliceUsage = field(default_factory=demand.SliceUsage)
     due_at_s: float = 0.0
@@ -56,16 +56,16 @@ class _StrategyMemory:
 
 @dataclass
 class Round:
-    """What one round finds and decides."""
+    """The data and decisions of one round."""
 
     now_s: float
     gate: Gate
     asks: list[SliceRequest]
     taken: dict[str, census.Held]
     movable: dict[str, MovablePod]  # by uid
-    served_by: dict[str, int] = field(default_factory=dict)  # request -> group that has a place for it
+    served_by: dict[str, int] = field(default_factory=dict)  # request -> group that has a slot for it
     drained_by: dict[str, int] = field(default_factory=dict)  # request -> group in which pods are evicted for it
-    layouts: dict[str, dict[str, CardSpec]] = field(default_factory=dict)  # node -> card -> its desired layout
+    layouts: dict[str, dict[str, CardSpec]] = field(default_factory=dict)  # node -> GPU -> its desired layout
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
 
@@ -84,8 +84,8 @@ class LayoutPlanner:
         self._wall = wall
         self._mix = demand.RequestMix(settings.forecast_half_life_seconds)
         self._memories: dict[str, _StrategyMemory] = {}
-        self._asked_at: dict[str, float] = {}  # GPU -> when it was last asked to change
-        #: GPUs asked to change so far, and requests that no GPU can be cut for now
+        self._asked_at: dict[str, float] = {}  # GPU -> time of the last requested change
+        # : requested changes so far, and requests that no GPU can serve now
         self.recuts = 0
         self.waiting = 0
         #: phase -> selected GPUs in it
@@ -98,7 +98,7 @@ class LayoutPlanner:
         cards = self._select_cards(stores, found)
         found.gate = self._open_gate(stores, cards, found.now_s)
         groups = _group_by_geometry(cards)
-        # A request that existing slices serve, or soon will, is no reason for another strategy to cut GPUs.
+        # A request that existing or coming slices serve is no reason for another strategy to change layouts.
         found.served_by = rebalance.assign_groups([[seen.card for seen in mine] for _, mine in groups], found.asks)
         for name in cards:
             found.outcomes[name].seen = tuple(cards[name])
@@ -109,7 +109,7 @@ class LayoutPlanner:
         return found
 
     def _read_round(self, stores: Stores, refused: AbstractSet[str]) -> Round:
-        """The requests for slices, the slices in use, and the pods that may be moved."""
+        """Return the requests for slices, the slices in use, and the pods that may be moved."""
         gpu_nodes = stores.gpu_nodes
         nodes = demand.Nodes((stores.nodes[name] for name in gpu_nodes if name in stores.nodes), gpu_nodes)
         asks = demand.list_requests(stores.pods.values(), stores.workloads.values(), nodes, stores.claims)[:_MOST_ASKS]
@@ -117,11 +117,11 @@ class LayoutPlanner:
         return Round(self._clock(), Gate(0), asks, taken, self._find_movable(stores, taken, nodes, refused))
 
     def _open_gate(self, stores: Stores, cards: Mapping[str, Sequence[MigCard]], now_s: float) -> Gate:
-        """How many more nodes may change their layouts now."""
+        """Return how many more nodes may change their layouts now."""
         seen = [each for group in cards.values() for each in group]
         moving = {each.card.node for each in seen if each.is_moving}
         moving = {node for node in moving if self._is_patient(stores.gpu_nodes[node], now_s)}
-        # Nodes that pods are leaving have been let through already.
+        # Nodes that are being drained already count.
         drained = {each.card.node for each in seen if each.card.drain} - moving
         slots = self._settings.max_concurrent_nodes - len(moving) - len(drained)
         return Gate(max(slots, 0), frozenset(moving), frozenset(drained))
@@ -143,11 +143,11 @@ class LayoutPlanner:
                 self._mix.count(meta.uid, *wanted, meta.creationTimestamp, wall_s)
 
     def forget(self, uid: str) -> None:
-        """A pod is gone."""
+        """Forget a deleted pod."""
         self._mix.forget(uid)
 
     def _select_cards(self, stores: Stores, found: Round) -> dict[str, list[MigCard]]:
-        """Strategy -> its cards, in the order in which strategies decide."""
+        """Return strategy -> its GPUs, in the order in which strategies decide."""
         order = sorted(stores.strategies.values(), key=lambda each: (-each.spec.priority, each.metadata.name))
         cards: dict[str, list[MigCard]] = {each.metadata.name: [] for each in order}
         clocks = census.Clocks(self._asked_at, self._settings.cooldown_seconds, self._settings.patience_seconds)
@@ -167,7 +167,7 @@ class LayoutPlanner:
                 outcome = found.outcomes[chosen.metadata.name]
                 seen = census.read_card(obj, device, found.taken[node_name], clocks, found.now_s)
                 if why or seen is None:
-                    outcome.left_alone[node_name] = why or "its cards are cut in a way that is not known"
+                    outcome.left_alone[node_name] = why or "its GPUs have an unknown MIG layout"
                 else:
                     self._asked_at.setdefault(device.uuid, found.now_s - clocks.cooldown_s)
                     after_s = self._wall() - self._settings.drain_timeout_seconds
@@ -178,12 +178,12 @@ class LayoutPlanner:
         return cards
 
     def _is_patient(self, obj: GPUNode, now_s: float) -> bool:
-        """Whether the node's agent may still apply the layouts it was asked for."""
+        """Return whether the node's agent may still apply the requested layouts."""
         asked = [self._asked_at.get(card.uuid, now_s) for card in obj.spec.cards]
         return bool(asked) and now_s - max(asked) <= self._settings.patience_seconds
 
     def _observe_usage(self, strategy: MIGStrategy, cards: Sequence[MigCard], found: Round) -> None:
-        """Note how busy the slices of a strategy are, and whether its rebalance is due."""
+        """Record the usage of a strategy's slices, and whether its rebalance is due."""
         name, interval_s = strategy.metadata.name, quantity.parse_duration(strategy.spec.rebalanceInterval)
         memory = self._memories.setdefault(name, _StrategyMemory(due_at_s=found.now_s))
         memory.is_due = found.now_s >= memory.due_at_s
@@ -197,7 +197,7 @@ class LayoutPlanner:
         memory.busy.observe(used, found.now_s, interval_s)
 
     def _decide_groups(self, stores: Stores, groups: Sequence[tuple[str, list[MigCard]]], found: Round) -> None:
-        """Decide without evicting pods first; pods are evicted only for requests that wait even then."""
+        """Decide without evictions first; evict pods only for requests that still wait."""
         decided: dict[int, tuple[Group, Decision]] = {}
         waiting: dict[str, None] = {}
         for number, (name, mine) in enumerate(groups):
@@ -262,7 +262,7 @@ class LayoutPlanner:
                     self.recuts += 1
                     self._asked_at[new.uuid] = found.now_s
                     outcome.changed.add(new.uuid)
-                    log.info("card_to_cut", node=new.node, uuid=new.uuid, layout=layout.instances or "whole")
+                    log.info("mig_layout_requested", node=new.node, uuid=new.uuid, layout=layout.instances or "whole")
             elif seen.asked is not None:
                 wanted[new.uuid] = drains.write_drain(seen.asked, seen.card, new, found.movable, now)
         outcome.waiting += tuple(
@@ -273,7 +273,7 @@ class LayoutPlanner:
 
 
 def _read_held(stores: Stores) -> dict[str, census.Held]:
-    """Node -> the slices that its pods have."""
+    """Return node -> the slices that its pods hold."""
     on: dict[str, list[core.Pod]] = {}
     for pod in stores.pods.values():
         if pod.spec.nodeName:
@@ -283,7 +283,7 @@ def _read_held(stores: Stores) -> dict[str, census.Held]:
 
 
 def _mark_warm(seen: MigCard, memory: _StrategyMemory, threshold: float) -> PartitionedGpu:
-    """The GPU with the spare slices that are used often enough to be kept."""
+    """Mark spare slices that are used often enough to be kept."""
     warm = {
         place
         for each, place in zip(seen.device.mig.instances, _places(seen), strict=True)
@@ -293,7 +293,7 @@ def _mark_warm(seen: MigCard, memory: _StrategyMemory, threshold: float) -> Part
 
 
 def _group_by_geometry(cards: Mapping[str, Sequence[MigCard]]) -> list[tuple[str, list[MigCard]]]:
-    """(strategy, its GPUs of one geometry)."""
+    """Yield (strategy, its GPUs of one geometry)."""
     return [
         (name, [seen for seen in mine if seen.geometry is geometry])
         for name, mine in cards.items()
@@ -302,13 +302,13 @@ def _group_by_geometry(cards: Mapping[str, Sequence[MigCard]]) -> list[tuple[str
 
 
 def _count_phases(cards: Mapping[str, Sequence[MigCard]]) -> dict[str, int]:
-    """Phase -> selected GPUs in it."""
+    """Return phase -> selected GPUs."""
     phases = (each.phase or ("Ready" if each.is_settled else "Pending") for mine in cards.values() for each in mine)
     return dict(Counter(phases))
 
 
 def _places(seen: MigCard) -> list[mig.Placement]:
-    """Of the slices that are there, in their order."""
+    """Return the placements of the existing slices, in order."""
     return [mig.Placement(seen.geometry.profiles[each.profile], each.start) for each in seen.device.mig.instances]
 
 

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class LayoutWriter:
-    """Writes only what changed. `clock` is monotonic, `wall` counts from 1970."""
+    """Writes changes only. `clock` is monotonic, `wall` counts from 1970."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class LayoutWriter:
         self._stores = stores
         self._clock = clock
         self._wall = wall
-        self._written: dict[str, GPUNode] = {}  # newer than the watch has shown
+        self._written: dict[str, GPUNode] = {}  # newer than the watch
         self._of_administrators: dict[str, tuple[CardSpec, ...]] = {}  # node -> layouts that KGWE did not write
-        self._reported_at: dict[str, float] = {}  # strategy -> when its status was last written
+        self._reported_at: dict[str, float] = {}  # strategy -> time of the last status write
 
     def gpu_nodes(self) -> Mapping[str, GPUNode]:
-        """GPUNodes as the watch shows them, or as they were written since."""
+        """Return GPUNodes from the watch, or as written since."""
         shown = self._stores.gpu_nodes
         self._written = {
             name: obj for name, obj in self._written.items() if name in shown and _is_newer(obj, shown[name])
@@ -55,7 +55,7 @@ class LayoutWriter:
         return {**shown, **self._written}
 
     def list_written(self) -> set[str]:
-        """Nodes whose spec has a decision."""
+        """Return the nodes whose spec has a decision."""
         return {name for name, obj in self.gpu_nodes().items() if obj.spec.cards}
 
     async def write_node(self, node: str, cards: Mapping[str, CardSpec]) -> None:
@@ -63,7 +63,7 @@ class LayoutWriter:
         wanted = tuple(cards[device.uuid] for device in obj.status.gpus if device.uuid in cards)
         if wanted == obj.spec.cards or (not wanted and self._of_administrators.get(node) == obj.spec.cards):
             return
-        # The uid keeps a node that is gone from coming back as an empty one.
+        # The uid keeps a deleted node from being recreated empty.
         body: dict[str, Any] = {"metadata": {"name": node, "uid": obj.metadata.uid}, "spec": {}}
         if wanted:
             body["spec"]["cards"] = [drains.manifest(card) for card in wanted]
@@ -73,7 +73,7 @@ class LayoutWriter:
             log.info("gpunode_gone", node=node, error=str(exc))
             return
         if not wanted:
-            # The rest was written by others: an administrator, where no strategy selects the node.
+            # Other writers, such as an administrator, own the rest: no strategy selects the node.
             self._of_administrators[node] = written.spec.cards
 
     async def write_status(self, name: str, outcome: Outcome) -> None:

@@ -1,8 +1,8 @@
-"""`kgwe mig`: the process. Every replica watches; the leader decides.
+"""`kgwe mig`: the MIG controller process. All replicas watch; the leader decides.
 
-It is a process of its own, not a part of the scheduler, so neither delays the other. They meet in the API alone: the
-scheduler reads which layouts are to change and assigns nothing of them. The agent settles races: it never takes a slice
-away from a pod.
+It is separate from the scheduler, so neither delays the other. They communicate through the API only: the scheduler
+reads which layouts will change and assigns none of those slices. The agent resolves races: it never takes a slice from
+a pod.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 
 
 class MigController:
-    """One replica."""
+    """One replica of the controller."""
 
     def __init__(self, settings: Settings, client: KubeClient, *, identity: str | None = None) -> None:
         self.settings = settings
@@ -89,7 +89,7 @@ class MigController:
         self.registry.register(_Gauges(self.controller))
 
     async def _watch_claims(self) -> None:
-        """Who was given slices by claims, and who asks for some, where this cluster has such a thing."""
+        """Watch ResourceClaims for allocated and requested slices, if the cluster has them."""
         kinds = (resources.RESOURCE_SLICE, resources.RESOURCE_CLAIM)
         if len(await dialects.find_served(self.client, kinds)) < len(kinds):
             return
@@ -99,7 +99,7 @@ class MigController:
         self.informers += [slices, self._claimed]
 
     def _on_change(self, matters: Callable[[Any], Any], change: Change[Any]) -> None:
-        """Most of what happens in a cluster (heartbeats, pods without GPUs) is no reason to decide again."""
+        """Decide again only for relevant changes; heartbeats and pods without GPUs are not."""
         old, new = (None if each is None else matters(each) for each in (change.old, change.new))
         if old != new:
             self._wake.set()
@@ -113,15 +113,15 @@ class MigController:
             self.controller.forget(change.old.metadata.uid)
 
     def problem(self) -> str | None:
-        """Why this replica is not ready: it stands by, or does not know the cluster yet."""
+        """Return why this replica is not ready: it is on standby, or has not read the cluster yet."""
         if unsynced := self.leading.unsynced():
             return unsynced
-        return None if self._acting else "standby: another replica acts"
+        return None if self._acting else "standby: another replica is the leader"
 
     # --- running ----------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Act whenever this replica leads, until `stop` is set."""
+        """Act while this replica is the leader, until `stop` is set."""
         await self._watch_claims()
         app = probes.ProbeApp(self.registry, live=lambda: None, ready=self.problem)
         async with (
@@ -134,14 +134,14 @@ class MigController:
         log.info("mig_controller_stopped", id=self.identity)
 
     def _background(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Informers, events and the campaign for the Lease."""
+        """Run informers, events and the leader election."""
         yield from (informer.run() for informer in self.informers)
         yield self.events.run()
         if self._elector is not None:
             yield self._elector.run()
 
     async def _lead_once(self, term: Term) -> None:
-        """One term of leadership."""
+        """Lead until the Lease is lost."""
         if not await term.resync():
             return
         self._acting = True
@@ -151,7 +151,7 @@ class MigController:
             self._acting = False
 
     async def _run_rounds(self) -> None:
-        """Decide until the Lease is lost; a round that has begun is finished."""
+        """Decide until the Lease is lost; complete a started round."""
         while self.leading.is_leading():
             await self._run_round()
 
@@ -163,13 +163,13 @@ class MigController:
             await self.controller.reconcile()
         except errors.KgweError as exc:
             log.warning("round_failed", error=str(exc))
-        except Exception:  # one malformed object must not crash the process again and again
+        except Exception:  # a malformed object must not crash the process repeatedly
             log.exception("round_crashed")
         took_s = loop.time() - began
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.interval_seconds):
                 await self._wake.wait()
-        # What comes together is decided on together; and in a large fleet deciding may take a third of the time.
+        # Changes within this time are decided together; in a large fleet deciding may take a third of the time.
         await asyncio.sleep(max(self.settings.gather_seconds, 2 * took_s))
 
 
@@ -197,7 +197,7 @@ def _of_workload(workload: GPUWorkload) -> Any:
     return wanted and (wanted, workload.status.phase, demand.is_waiting_workload(workload), consents)
 
 
-# What of a kind can change a decision, in the order of the informers.
+# Whether a change of each kind can change a decision, in the order of the informers.
 _MATTERS: Final[tuple[Callable[[Any], Any], ...]] = (
     lambda strategy: (strategy.spec, strategy.metadata.generation),
     _of_node,
@@ -213,10 +213,10 @@ class _Gauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         controller, planner = self._controller, self._controller.planner
-        recuts = CounterMetricFamily("kgwe_mig_recuts", "GPUs asked to change their MIG layout")
+        recuts = CounterMetricFamily("kgwe_mig_recuts", "Requested MIG layout changes of GPUs")
         recuts.add_metric([], planner.recuts)
         yield recuts
-        waiting = GaugeMetricFamily("kgwe_mig_waiting", "Requests for slices that no GPU can serve now")
+        waiting = GaugeMetricFamily("kgwe_mig_waiting", "Waiting requests for MIG slices that no GPU can serve now")
         waiting.add_metric([], planner.waiting)
         yield waiting
         moved = CounterMetricFamily(
@@ -225,7 +225,7 @@ class _Gauges(Collector):
         for outcome, count in sorted(controller.drain_executor.asked.items()):
             moved.add_metric([outcome], count)
         yield moved
-        cards = GaugeMetricFamily("kgwe_mig_cards", "GPUs that strategies select, by phase", labels=["phase"])
+        cards = GaugeMetricFamily("kgwe_mig_cards", "GPUs selected by MIGStrategies, by phase", labels=["phase"])
         for phase, count in sorted(planner.phases.items()):
             cards.add_metric([phase], count)
         yield cards

@@ -16,32 +16,32 @@ ENV_PREFIX = "KGWE_MIG_"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    # Whether strategies with allowDynamicReconfig follow demand; off, every distribution is fixed.
+    # Let strategies with allowDynamicReconfig follow demand; if off, all distributions are fixed.
     enable_auto_rebalancing: bool = True
-    # Whether such strategies keep one spare slice of each of these profiles ready, where free units allow it.
+    # Let such strategies keep one spare slice of each of these profiles, if capacity allows it.
     enable_prewarming: bool = True
     preferred_profiles: tuple[str, ...] = ("1g.10gb", "2g.20gb", "3g.40gb")
-    # Seconds in which changes are gathered before cards are decided on.
+    # Seconds in which changes are collected before a decision.
     gather_seconds: float = 1.0
-    # Seconds after which cards are looked at again though nothing seems to have changed.
+    # Seconds between two rounds without a change.
     interval_seconds: float = 30.0
-    # Seconds a card is left as it is after it was asked to change.
+    # Seconds for which a GPU stays unchanged after a requested change.
     cooldown_seconds: float = 30.0
-    # Least seconds between two rewrites of a strategy's message when nothing else changed.
+    # Minimum seconds between two rewrites of a strategy's message if nothing else changed.
     message_interval_seconds: float = 30.0
-    # Nodes on which cards are being cut at the same time.
+    # Maximum number of nodes that change layouts at the same time.
     max_concurrent_nodes: int = 8
-    # Seconds an agent has to do what it was asked; then its node is no longer waited for.
+    # Seconds an agent has to apply a layout; afterwards its node no longer blocks others.
     patience_seconds: float = 180.0
-    # Whether pods that consent may be moved so that a card can be cut.
+    # Allow moving pods that consent, so that a layout can change.
     enable_draining: bool = True
-    # Seconds a pod has run at least before it is moved.
+    # Minimum seconds a pod has run before it is moved.
     drain_min_run_seconds: float = 300.0
-    # Seconds moved pods have to leave; then nothing is cut for now, and their slices are in service again.
+    # Seconds moved pods have to leave; afterwards the change is cancelled and their slices are in service again.
     drain_timeout_seconds: float = 600.0
-    # Seconds after which a pod that a disruption budget kept where it is may be asked again.
+    # Seconds after which a pod that a disruption budget protected is tried again.
     drain_pause_seconds: float = 300.0
-    # Seconds after which what was asked counts half in the forecast.
+    # Half-life of requests in the forecast, in seconds.
     forecast_half_life_seconds: float = 3600.0
     # Address of /metrics, /healthz and /readyz.
     metrics_bind_address: str = ":8080"
@@ -55,5 +55,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
-    """Read settings; Permanent with the path of the bad key when they do not make sense."""
+    """Read the settings; raise Permanent with the path of the invalid key."""
     return configuration.load(Settings, ENV_PREFIX, path, overrides)

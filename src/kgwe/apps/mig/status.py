@@ -1,4 +1,4 @@
-"""What a strategy's status says: written only when it says something new."""
+"""The status of MIGStrategies, written only if it changes."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _MOST_MESSAGE: Final = 1024
 
 @dataclass
 class Outcome:
-    """What became of one strategy in one round."""
+    """The result of one strategy in one round."""
 
     seen: tuple[MigCard, ...] = ()
     changed: set[str] = field(default_factory=set)
-    """Cards asked to change."""
+    """GPUs with a requested change."""
     waiting: tuple[str, ...] = ()
     short: dict[str, int] = field(default_factory=dict)
     left_alone: dict[str, str] = field(default_factory=dict)
-    """Node -> why its cards are not cut."""
+    """Node -> why its GPUs are skipped."""
     strange: list[str] = field(default_factory=list)
-    """Kinds of card that know none of the profiles."""
+    """GPU models that have none of the profiles."""
 
 
 def build_status(strategy: MIGStrategy, outcome: Outcome, now: str) -> dict[str, Any] | None:
-    """The new status as a merge patch; None when nothing would change."""
+    """Return the new status as a merge patch; None if nothing changes."""
     old = strategy.status
     pending = {each.card.node for each in outcome.seen if not each.is_settled or each.card.uuid in outcome.changed}
     applied = sorted({each.card.node for each in outcome.seen} - pending)
@@ -52,7 +52,7 @@ def build_status(strategy: MIGStrategy, outcome: Outcome, now: str) -> dict[str,
     )
     status: dict[str, Any] = {
         "appliedNodes": applied,
-        # A merge keeps what is not said.
+        # A merge patch keeps fields that are not listed.
         "currentDistribution": {**dict.fromkeys(old.currentDistribution), **shares},
         "observedGeneration": strategy.metadata.generation,
         "conditions": [msgspec.to_builtins(each) for each in (*_others(old.conditions), timed)],
@@ -71,7 +71,7 @@ def build_status(strategy: MIGStrategy, outcome: Outcome, now: str) -> dict[str,
 
 
 def changes_only_messages(strategy: MIGStrategy, status: dict[str, Any]) -> bool:
-    """Whether nothing but the words of the condition would change."""
+    """Return whether only the messages of the condition would change."""
     old = strategy.status
     before = {each.type: (each.status, each.reason) for each in old.conditions}
     after = {each["type"]: (each["status"], each.get("reason", "")) for each in status["conditions"]}
@@ -94,24 +94,24 @@ def _ready(outcome: Outcome, pending: int) -> Condition:
     waits = [each for each in outcome.seen if each.phase == Phase.WAITING]
     said = [
         *(f"{each.card.node} {each.device.index}: {each.device.mig.message}" for each in (*failed, *waits)),
-        *(f"{node} is left alone: {why}" for node, why in outcome.left_alone.items()),
-        *(f"a {kind} has none of the profiles" for kind in outcome.strange),
-        *(f"short of {count} x {profile}, which no layout has room for" for profile, count in outcome.short.items()),
+        *(f"{node} skipped: {why}" for node, why in outcome.left_alone.items()),
+        *(f"{kind} supports none of the profiles" for kind in outcome.strange),
+        *(f"{count} x {profile} missing: no layout has room" for profile, count in outcome.short.items()),
         *(f"waits, {text}" for text in outcome.waiting),
     ]
     if failed:
         status, reason = "False", "Failed"
     elif not outcome.seen:
         status, reason = "False", "NoCards"
-        said = said or ["no card is selected"]
+        said = said or ["no GPU matches the selector"]
     elif outcome.strange:
         status, reason = "False", "NoSuchProfile"
     elif waits:
         status, reason = "False", "InUse"
     elif pending:
         status, reason = "False", "Cutting"
-        said = [f"{counted(pending, 'node')} not yet cut", *said]
+        said = [f"{counted(pending, 'node')} not yet partitioned", *said]
     else:
         status, reason = "True", "Applied"
-    more = [f"and {len(said) - _MOST_NAMED} more"] if len(said) > _MOST_NAMED else []
+    more = [f"{len(said) - _MOST_NAMED} more"] if len(said) > _MOST_NAMED else []
     return Condition(READY, status, reason, "; ".join([*said[:_MOST_NAMED], *more])[:_MOST_MESSAGE])

@@ -1,4 +1,4 @@
-"""What the informers of the MIG controller show."""
+"""The objects that the informers of the MIG controller hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stores:
-    """What the informers know, by key."""
+    """The objects of all informers, by key."""
 
     strategies: Mapping[str, MIGStrategy]
     nodes: Mapping[str, core.Node]
@@ -28,7 +28,7 @@ class Stores:
     claims: Claims = field(default_factory=Claims)
 
     def copy(self, gpu_nodes: Mapping[str, GPUNode]) -> Stores:
-        """A copy that does not change any more, with these GPUNodes."""
+        """Return a copy that does not change, with these GPUNodes."""
         return Stores(
             dict(self.strategies),
             dict(self.nodes),

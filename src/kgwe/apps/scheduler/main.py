@@ -169,7 +169,7 @@ class Scheduler:
             return self._port_problem
         if unsynced := self.leading.unsynced():
             return unsynced
-        return self._planning_problem() if self._acting else "standby: another replica acts"
+        return self._planning_problem() if self._acting else "standby: another replica is the leader"
 
     # --- running ----------------------------------------------------------------------------------------
 

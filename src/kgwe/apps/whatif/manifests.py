@@ -1,7 +1,7 @@
-"""Manifests as if they had been created: what the API server and its controllers would have made of them.
+"""Manifests treated as created objects, with the pods that their controllers would create.
 
-Workloads of both kinds, pods, Jobs and Deployments (with the pods they would make), and the objects in which other
-systems describe gangs. Nothing is sent: what only the API server could refuse is not noticed.
+Supported are workloads of both API groups, pods, Jobs, Deployments, and the gang objects of other systems. Nothing is
+sent to the API server, so its validation errors are not noticed.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     from kgwe.cluster.offline import View
     from kgwe.kube.api.resources import Resource
 
-#: what identifies objects that do not exist
+# : uid prefix of objects that do not exist
 UID_PREFIX: Final = "submitted-"
 _INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _MAKERS: Final = frozenset({("batch", "Job"), ("apps", "Deployment"), ("apps", "ReplicaSet"), ("apps", "StatefulSet")})
-# Pods one manifest may make: more were a mistake, and would take for ever.
+# Maximum pods per manifest; more are a mistake and would take too long.
 _MOST_PODS: Final = 10_000
 
 Document = dict[str, Any]
 
 
 class Submitted:
-    """Puts manifests into a view."""
+    """Adds manifests to a view."""
 
     def __init__(self, view: View, namespace: str, now: str) -> None:
         self._view = view
         self._namespace = namespace
         self._now = now
         self._numbers = itertools.count(1)
-        #: kinds that have no say in where anything goes
+        # : kinds that do not affect placement
         self.ignored: list[str] = []
         self.uids: set[str] = set()
 
     def put(self, documents: Iterable[Document]) -> None:
-        """Gangs' own objects first: pods are read with them in sight."""
+        """Add the manifests, gang objects first, so that pods are read with their gang."""
         listed = [self._named(document) for document in documents]
         for document in sorted(listed, key=lambda each: each["kind"] == "Pod" or _group_kind(each) in _MAKERS):
             self._put(document)
@@ -60,7 +60,7 @@ class Submitted:
         described = next((each for each in dialects.KINDS if (each.group, each.kind) == (group, kind)), None)
         if (group, kind) in own:
             resource, listener = own[group, kind]
-            _hear(listener, self._read(resource, document))
+            _on_object(listener, self._read(resource, document))
         elif (group, kind) == ("", "Pod"):
             self._pod(document)
         elif (group, kind) in _MAKERS:
@@ -73,7 +73,7 @@ class Submitted:
     # --- objects ----------------------------------------------------------------------------------------
 
     def _named(self, document: Mapping[str, Any]) -> Document:
-        """With what the API server adds."""
+        """Return the document with the fields that the API server adds."""
         meta = dict(document["metadata"])
         meta.setdefault("namespace", self._namespace)
         meta |= {"uid": f"{UID_PREFIX}{next(self._numbers)}", "creationTimestamp": self._now, "generation": 1}
@@ -96,12 +96,12 @@ class Submitted:
         name = spec.get("priorityClassName", "")
         if name and "priority" not in spec:
             if name not in self._view.state.priority_classes:
-                raise errors.Permanent(f"Pod {document['metadata']['name']}: there is no PriorityClass {name!r}")
+                raise errors.Permanent(f"Pod {document['metadata']['name']}: PriorityClass {name!r} does not exist")
             spec["priority"] = self._view.state.priority_classes[name]
         spec.pop("nodeName", None)
         spec = _quoted(spec)
         pod = self._read(resources.POD, {**document, "spec": spec, "status": {"phase": "Pending"}})
-        _hear(self._view.state.on_pod, pod)
+        _on_object(self._view.state.on_pod, pod)
 
     def _maker(self, document: Document, kind: str) -> None:
         spec = document.get("spec") or {}
@@ -114,7 +114,9 @@ class Submitted:
         else:
             count = spec.get("replicas", 1)
         if not isinstance(count, int) or count > _MOST_PODS:
-            raise errors.Permanent(f"{kind} {document['metadata']['name']}: {count!r} pods; at most {_MOST_PODS}")
+            raise errors.Permanent(
+                f"{kind} {document['metadata']['name']}: {count!r} pods; the maximum is {_MOST_PODS}"
+            )
         for pod in self._pods(document, template, count, indexed=spec.get("completionMode") == "Indexed"):
             self._pod(self._named(pod))
 
@@ -145,7 +147,7 @@ class Submitted:
 
 
 def _quoted(spec: Document) -> Document:
-    """Quantities may be written as numbers; they are text from here on."""
+    """Return the document with numeric quantities as strings."""
     found = dict(spec)
     for part in ("containers", "initContainers"):
         if isinstance(spec.get(part), list):
@@ -167,5 +169,5 @@ def _group_kind(document: Mapping[str, Any]) -> tuple[str, str]:
     return document["apiVersion"].rpartition("/")[0], document["kind"]
 
 
-def _hear(listener: Callable[[Any], None], obj: Any) -> None:
+def _on_object(listener: Callable[[Any], None], obj: Any) -> None:
     listener(Change(obj.metadata.key, None, obj))

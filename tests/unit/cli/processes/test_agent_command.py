@@ -97,7 +97,7 @@ def test_nobody_there_is_said(machine: AgentMachine):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--grpc-bind-address", "", "--config", "/nowhere.yaml"), "reading settings /nowhere.yaml"),
+        (("--grpc-bind-address", "", "--config", "/nowhere.yaml"), "cannot read settings /nowhere.yaml"),
         (("ping", "127.0.0.1:1", "--cert", "/x"), "--cert, --key and --ca must be given together"),
     ],
 )

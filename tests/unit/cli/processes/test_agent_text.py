@@ -29,7 +29,7 @@ def test_a_node_without_an_agent_says_so_and_one_that_answers_is_live():
     lines = agent_text.rows([silent, live, away]).splitlines()
     assert lines[0].split() == ["NODE", "GPUS", "HEALTHY", "MODEL", "FRESHNESS", "UPDATED", "REASON"]
     assert "Silent" in lines[1]
-    assert "no agent has written it" in lines[1]
+    assert "no agent has written this GPUNode" in lines[1]
     assert "Live" in lines[2]
     assert "NoAnswer" in lines[3]
     assert "timed out" in lines[3]
