@@ -25,7 +25,8 @@ from kgwe.placement.disruption.recovery import Failure, plan_recovery
 from kgwe.placement.disruption.running import Member, Running
 from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape
 from kgwe.placement.gang.request import GangRequest, Segment
-from kgwe.placement.live.fleet import Holding, LiveFleet
+from kgwe.placement.live.fleet import LiveFleet
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.live.ledger import Ledger
 from kgwe.placement.live.scratch import ScratchFleet
 from kgwe.placement.planning import planner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -15,10 +16,13 @@ from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.fleet.snapshot import list_gpus
-from kgwe.placement.live.fleet import Holding, LiveFleet
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.live.ledger import Ledger, seat_key
 from kgwe.placement.live.scratch import ScratchFleet
 from kgwe.placement.pod.engine import Decision
+
+if TYPE_CHECKING:
+    from kgwe.placement.live.fleet import LiveFleet
 
 NODES = st.sampled_from(["n0", "n1", "n2"])
 COUNTS = st.integers(0, 5)

@@ -17,7 +17,8 @@ from kgwe.placement.disruption.running import Member, Running
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest
-from kgwe.placement.live.fleet import Holding, LiveFleet
+from kgwe.placement.live.fleet import LiveFleet
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.live.scratch import ScratchFleet
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.planning.plan import Plan

@@ -14,7 +14,7 @@ from kgwe.placement.queue import queue as queue_module
 from kgwe.placement.queue.cycle import Placed, run_cycle
 from kgwe.placement.queue.fair_share import FairShareOrder, FairShares
 from kgwe.placement.queue.queue import Queue
-from kgwe.placement.queue.reservations import BackfillRule
+from kgwe.placement.queue.reservation import BackfillRule
 from kgwe.placement.queue.unschedulable import ConfigChanged, RoomFreed, VictimGone
 from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkloads, RunTime
 from kgwe.placement.refusal import Reason, Refusal

@@ -12,7 +12,7 @@ from tests.support.builders import small_fleet
 from tests.support.examples import examples
 
 from kgwe.placement.fleet.node import Gpus
-from kgwe.placement.queue.reservations import BackfillRule, ReservationSettings
+from kgwe.placement.queue.reservation import BackfillRule, ReservationSettings
 from kgwe.sim.fleet.faults import Faults
 from kgwe.sim.fleet.fleet import World
 from kgwe.sim.loop import Options, Simulation

@@ -17,7 +17,7 @@ from kgwe import errors
 from kgwe.local.fleet import models
 from kgwe.model.simfleet import inventory
 from kgwe.placement.fleet.node import GPU_MILLI
-from kgwe.placement.queue.reservations import BackfillRule, ReservationSettings
+from kgwe.placement.queue.reservation import BackfillRule, ReservationSettings
 from kgwe.records import decisions
 from kgwe.sim.fleet import fleets, prices, sensitivity
 from kgwe.sim.fleet.faults import Faults

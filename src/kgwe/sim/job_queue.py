@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.snapshot import Grant
     from kgwe.placement.gang.request import Following
     from kgwe.placement.queue.eta import Eta
-    from kgwe.placement.queue.reservations import ReservationSettings
+    from kgwe.placement.queue.reservation import ReservationSettings
     from kgwe.sim.fleet.fleet import World
     from kgwe.sim.policies.registry import Policy
     from kgwe.sim.traces.workload import Job

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kgwe.placement.fleet.node import GPU_MILLI
-from kgwe.placement.queue.reservations import ReservationSettings
+from kgwe.placement.queue.reservation import ReservationSettings
 from kgwe.sim.events import Agenda, Event, Kind
 from kgwe.sim.fleet import locality, sensitivity
 from kgwe.sim.fleet.faults import Faults, FaultStreams

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from kgwe.placement.fleet.node import Gpus, Request
-from kgwe.placement.queue.reservations import BackfillRule, ReservationSettings
+from kgwe.placement.queue.reservation import BackfillRule, ReservationSettings
 from kgwe.placement.queue.workloads import RunTime
 from kgwe.sim.fleet.fleet import World
 from kgwe.sim.loop import Options, Simulation

@@ -16,7 +16,7 @@ from kgwe.kube.api.resources import Resource
 from kgwe.kube.client.informer import Informer
 from kgwe.kube.client.replace import ProtobufReplacer
 from kgwe.kube.transport import protobuf_patch
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 
 if TYPE_CHECKING:
     from kgwe.kube.client.client import KubeClient

@@ -13,7 +13,8 @@ from kgwe.placement.queue.earliest_start import StartForecast
 from kgwe.placement.queue.eta import Estimator
 from kgwe.placement.queue.fleet_planner import FleetPlanner, QueuePlan
 from kgwe.placement.queue.queue import GivenUp, Queue
-from kgwe.placement.queue.reservations import Reservations, ReservationSettings
+from kgwe.placement.queue.reservation import ReservationSettings
+from kgwe.placement.queue.reservations import Reservations
 from kgwe.placement.queue.unschedulable import RoomFreed
 from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkload, RunningWorkloads, RunTime, requested_milli
 

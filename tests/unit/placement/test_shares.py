@@ -13,7 +13,8 @@ from kgwe.model.network import domains
 from kgwe.model.network.domains import Place
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
-from kgwe.placement.live.fleet import Holding, LiveFleet
+from kgwe.placement.live.fleet import LiveFleet
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.planning.plan import Plan

@@ -16,7 +16,7 @@ from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload.owner import Reservation
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.planning.plan import Seat
 from kgwe.placement.refusal import Reason

@@ -152,7 +152,7 @@ def test_what_plain_pods_hold_counts_against_their_namespace():
     plain.set("cpu", pod("cpu", 0, at="n1", gates=()))
     assert plain.held == {"team": 4000}
     roster = RunningWorkloads(lambda _: ())
-    roster.unqueued_milli = plain.held
+    roster.set_unqueued(plain.held)
     assert roster.sum_by_namespace() == {"team": 4000}
     plain.set("uid-p", None)
     plain.set("unknown", None)

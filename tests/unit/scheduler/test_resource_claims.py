@@ -40,7 +40,7 @@ from kgwe.cluster.workload.workload import from_kgwe
 from kgwe.kube.api import resources
 from kgwe.kube.translate.node_builder import CLAIMS_LABEL
 from kgwe.model.units import amounts
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.planning.plan import Plan, Seat
 
 IMAGE = "example.com/image:1"

@@ -31,7 +31,7 @@ from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.cluster.workload.signatures import Signer
 from kgwe.kube.api import resources
 from kgwe.kube.dialects import kinds
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.planning.plan import Seat
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.builders import small_fleet
 
-from kgwe.placement.queue.reservations import BackfillRule, ReservationSettings
+from kgwe.placement.queue.reservation import BackfillRule, ReservationSettings
 from kgwe.placement.queue.workloads import RunTime
 from kgwe.sim import job_queue, queueing
 from kgwe.sim.fleet.faults import Faults

@@ -9,7 +9,7 @@ from tests.support.builders import small_fleet
 
 from kgwe import errors
 from kgwe.placement.fleet.node import Gpus
-from kgwe.placement.queue.reservations import BackfillRule, ReservationSettings
+from kgwe.placement.queue.reservation import BackfillRule, ReservationSettings
 from kgwe.sim.events import Event, Kind
 from kgwe.sim.fleet.faults import Fault, Faults
 from kgwe.sim.fleet.fleet import World

@@ -36,7 +36,8 @@ from kgwe.placement.queue.earliest_start import StartForecast
 from kgwe.placement.queue.eta import Estimator
 from kgwe.placement.queue.fleet_planner import FleetPlanner
 from kgwe.placement.queue.queue import Queue
-from kgwe.placement.queue.reservations import BackfillRule, Reservations
+from kgwe.placement.queue.reservation import BackfillRule
+from kgwe.placement.queue.reservations import Reservations
 from kgwe.placement.queue.unschedulable import ConfigChanged
 from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkload, RunningWorkloads, RunTime
 from kgwe.sim import job_queue, queueing

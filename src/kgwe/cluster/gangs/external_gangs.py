@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.client.informer import Change
     from kgwe.kube.dialects import Membership
-    from kgwe.placement.live.fleet import Holding
+    from kgwe.placement.live.holding import Holding
     from kgwe.placement.live.ledger import Seat
     from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.plan import Plan

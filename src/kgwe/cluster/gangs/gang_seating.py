@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.gangs.pod_requests import PodRequests
     from kgwe.cluster.registry.pod_booking import PodBooking
     from kgwe.kube.api import core
-    from kgwe.placement.live.fleet import Holding
+    from kgwe.placement.live.holding import Holding
     from kgwe.placement.live.ledger import Ledger
     from kgwe.placement.planning.plan import Plan
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kgwe.cluster.workload import placement_annotations, signatures
 from kgwe.kube.translate import podspec
 from kgwe.model.devices import assignment
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 
 if TYPE_CHECKING:
     from kgwe.cluster.gangs.gang_group import Group

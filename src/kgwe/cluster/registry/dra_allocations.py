@@ -15,7 +15,7 @@ from kgwe.kube.translate import podspec
 from kgwe.model.devices.assignment import NO_DEVICES, DeviceSet
 from kgwe.model.gpu import mig
 from kgwe.model.units import amounts
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -87,9 +87,7 @@ class FleetState:
         if is_same:
             self.reader.set_config(config)
             return False
-        self.ledger.fleet.weights = node_weights(config)
-        self.ledger.fleet.domain_weights = domain_weights(config)
-        self.ledger.fleet.strategy = node_strategy(config)
+        self.ledger.fleet.configure(node_weights(config), domain_weights(config), node_strategy(config))
         self.mark_changed(self.reader.set_config(config))
         return True
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kgwe import errors
 from kgwe.cluster.workload.owner import Nomination
 from kgwe.kube.translate import podrequest, podspec
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 
 if TYPE_CHECKING:
     from kgwe.kube.api import core

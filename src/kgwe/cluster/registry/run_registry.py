@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.workload.workload import Details
     from kgwe.kube.api import core
     from kgwe.kube.client.informer import Change
-    from kgwe.placement.live.fleet import Holding
+    from kgwe.placement.live.holding import Holding
     from kgwe.placement.planning.plan import Seat as PlannedSeat
 
 log = structlog.get_logger(__name__)

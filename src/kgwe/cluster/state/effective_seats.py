@@ -15,7 +15,7 @@ from kgwe.model.devices.assignment import DeviceSet
 if TYPE_CHECKING:
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.kube.api import core
-    from kgwe.placement.live.fleet import Holding
+    from kgwe.placement.live.holding import Holding
 
 
 def effective_seats(state: ClusterState, owner: str) -> dict[int, Holding]:

@@ -23,7 +23,7 @@ from kgwe.kube.api.kgwe.gpuworkload import RecoveryPolicy
 from kgwe.kube.translate import podrequest
 from kgwe.model.units import amounts as resources
 from kgwe.placement.disruption.running import Member, Repair, Running
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.live.ledger import seat_key
 from kgwe.placement.planning import planner
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kgwe.kube.api import core
-    from kgwe.placement.live.fleet import Holding
+    from kgwe.placement.live.holding import Holding
     from kgwe.placement.planning.plan import Seat
 
 #: gate of pods that wait for their seat

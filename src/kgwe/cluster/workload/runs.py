@@ -16,7 +16,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.translate import podspec
 from kgwe.model.units import amounts
 from kgwe.model.units.limits import MOST_PODS
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.planning.plan import Seat
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from kgwe.kube.api import core
     from kgwe.kube.api.meta import ObjectMeta
-    from kgwe.placement.live.fleet import Holding
+    from kgwe.placement.live.holding import Holding
     from kgwe.placement.planning.plan import Seat
 
 SIGNATURE_ANNOTATION: Final = placement_annotations.SIGNATURE_ANNOTATION

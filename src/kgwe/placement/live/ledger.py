@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from kgwe import errors
 from kgwe.model.devices.assignment import NO_DEVICES, DeviceSet
-from kgwe.placement.live.fleet import Holding, LiveFleet
+from kgwe.placement.live.fleet import LiveFleet
+from kgwe.placement.live.holding import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ import numpy as np
 from kgwe.placement.fleet.snapshot import Snapshot
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.gang.search import GangSearch
-from kgwe.placement.live.fleet import copy_rows
+from kgwe.placement.live.snapshot_copy import copy_rows
 from kgwe.placement.planning.gang_planner import GangPlanner
 from kgwe.placement.pod.engine import Engine
 from kgwe.placement.pod.fit import Fitter

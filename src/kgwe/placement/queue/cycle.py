@@ -25,7 +25,7 @@ from kgwe.placement.live.scratch import NO_NODES
 from kgwe.placement.queue.fair_share import FairShareOrder, FairShares
 from kgwe.placement.queue.followers import Followers
 from kgwe.placement.queue.queue import GivenUp
-from kgwe.placement.queue.reservations import BackfillRule
+from kgwe.placement.queue.reservation import BackfillRule
 from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.snapshot import Grant
     from kgwe.placement.gang.request import Following, GangRequest
     from kgwe.placement.queue.queue import Level, Queue
-    from kgwe.placement.queue.reservations import Reservation, Reservations
+    from kgwe.placement.queue.reservation import Reservation
+    from kgwe.placement.queue.reservations import Reservations
     from kgwe.placement.queue.unschedulable import Bucket, RequestClass
     from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkloads
 
@@ -163,9 +164,8 @@ class _Cycle(Generic[P]):
         # Nodes reserved for a workload that has started now are available to others.
         if reservations is not None and queue.pool.activate_blocked(reservations.version):
             self._run_levels()
-        queue.review_s = reservations.next_refresh_s() if reservations is not None and queue.pool.blocked else None
-        if queue.unreported or self._to_report:
-            self._report()
+        queue.set_review(reservations.next_refresh_s() if reservations is not None and queue.pool.blocked else None)
+        self._report()
         return self._outcomes
 
     def _run_levels(self) -> None:
@@ -364,10 +364,7 @@ class _Cycle(Generic[P]):
 
     def _report(self) -> None:
         queue, reservations = self._queue, self._reservations
-        for key in queue.unreported:
-            entry = queue.entries[key]
-            if entry.request_class.refusal is not None and entry.bucket is not None:
-                self._to_report[key] = entry.workload
+        self._to_report.update((entry.workload.key, entry.workload) for entry in queue.list_unreported())
         for key, workload in self._to_report.items():
             entry_now = queue.entries.get(key)
             refusal = entry_now.request_class.refusal if entry_now else None
@@ -375,7 +372,7 @@ class _Cycle(Generic[P]):
                 if isinstance(refusal.detail, _Reserved):
                     refusal = replace(refusal, message=refusal.detail.describe(workload.namespace))
                 self._outcomes.append(Waiting(workload, refusal, reservations.get(key) if reservations else None))
-                queue.unreported.pop(key, None)
+                queue.mark_reported(key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,10 +83,9 @@ class Queue:
         self.weights = weights or {}
         self.pool = UnschedulablePool()
         self.entries: dict[str, Entry] = {}
-        #: workloads whose waiting was not reported yet
-        self.unreported: dict[str, None] = {}
-        #: when to check again whether reservations still block other workloads
-        self.review_s: float | None = None
+        # Workloads whose waiting was not reported yet.
+        self._unreported: dict[str, None] = {}
+        self._review_s: float | None = None
         self._classes: dict[Hashable, RequestClass] = {}
         self._max_classes = _MIN_CLASSES
         self._attempts: dict[str, tuple[int, str]] = {}
@@ -132,7 +131,7 @@ class Queue:
     def remove(self, key: str) -> None:
         """Remove the workload; its failures are remembered, in case it comes back."""
         entry = self.entries.pop(key)
-        self.unreported.pop(key, None)
+        self._unreported.pop(key, None)
         bucket, request_class = entry.bucket, entry.request_class
         if bucket is not None:
             workloads = bucket.workloads
@@ -140,6 +139,14 @@ class Queue:
             if not workloads:
                 del request_class.buckets[bucket.level, bucket.namespace]
         self._forget_if_empty(request_class)
+
+    def list_unreported(self) -> list[Entry]:
+        """Refused workloads whose waiting was not reported yet."""
+        entries = (self.entries[key] for key in self._unreported)
+        return [entry for entry in entries if entry.request_class.refusal is not None and entry.bucket is not None]
+
+    def mark_reported(self, key: str) -> None:
+        self._unreported.pop(key, None)
 
     def record_start(self, workload: QueuedWorkload) -> None:
         """Remember a gang that got its place."""
@@ -163,7 +170,7 @@ class Queue:
                 self._forget_empty_classes()
             request_class = self._classes[key] = RequestClass(key, workload.request, requested_milli(workload.request))
         entry = self.entries[workload.key] = Entry(workload, request_class)
-        self.unreported[workload.key] = None
+        self._unreported[workload.key] = None
         if workload.timeout_s:
             heapq.heappush(self._deadlines, (workload.since_s + workload.timeout_s, workload.key))
         return entry
@@ -211,10 +218,14 @@ class Queue:
                 over.append(self._give_up(entry, GiveUpReason.TIMED_OUT, _describe_timeout(entry)))
         return over
 
+    def set_review(self, at_s: float | None) -> None:
+        """When to check again whether reservations still block other workloads; None: they block none."""
+        self._review_s = at_s
+
     def next_due_s(self) -> float | None:
         """When the next cycle is due without any event."""
         times = [heap[0][0] for heap in (self._backoffs, self._deadlines) if heap]
-        return min([*times, *([] if self.review_s is None else [self.review_s])], default=None)
+        return min([*times, *([] if self._review_s is None else [self._review_s])], default=None)
 
     def _give_up(self, entry: Entry, verdict: GiveUpReason, words: str) -> GivenUp:
         self.drop(entry.workload.key)

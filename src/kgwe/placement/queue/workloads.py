@@ -139,8 +139,8 @@ class RunningWorkloads:
         """Key -> the grants of the workload in the current snapshot."""
         self.queued_milli: dict[str, int] = {}
         """Namespace -> milli."""
-        self.unqueued_milli: Mapping[str, int] = {}
-        """Namespace -> milli used by pods that were never queued, such as plain pods."""
+        # Namespace -> milli used by pods that were never queued, such as plain pods.
+        self._unqueued_milli: Mapping[str, int] = {}
         self._workloads: dict[str, RunningWorkload] = {}
         self._timed: tuple[list[RunningWorkload], Floats] | None = None
 
@@ -156,9 +156,13 @@ class RunningWorkloads:
     def sum_by_namespace(self) -> dict[str, int]:
         """Namespace -> milli used, queued and unqueued."""
         found = dict(self.queued_milli)
-        for namespace, milli in self.unqueued_milli.items():
+        for namespace, milli in self._unqueued_milli.items():
             found[namespace] = found.get(namespace, 0) + milli
         return found
+
+    def set_unqueued(self, milli_by_namespace: Mapping[str, int]) -> None:
+        """Set the usage of pods that were never queued."""
+        self._unqueued_milli = dict(milli_by_namespace)
 
     def put(self, workload: RunningWorkload) -> None:
         self.drop(workload.key)

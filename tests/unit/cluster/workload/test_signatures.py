@@ -30,7 +30,7 @@ from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import metadata_keys, placement_annotations, plan_details, runs
 from kgwe.cluster.workload.signatures import Signer
 from kgwe.kube.api import resources
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.planning.plan import Seat
 
 OWNER = "gang:team/kgwe.nvidia.io/g"

@@ -10,7 +10,7 @@ from kgwe.model.devices.assignment import DeviceSet
 from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.live.ledger import Ledger, seat_key
 from kgwe.placement.pod.engine import Decision
 

@@ -12,7 +12,8 @@ from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape, SpotPolicy
 from kgwe.placement.gang.request import Following, GangRequest, Hardware, Segment
-from kgwe.placement.live.fleet import Holding, LiveFleet
+from kgwe.placement.live.fleet import LiveFleet
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.ask import Ask, TopologyRequest
 from kgwe.placement.planning.diagnosis import Diagnosis

@@ -8,7 +8,8 @@ from kgwe import errors
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape, SpotPolicy
 from kgwe.placement.fleet.snapshot import Grant, Snapshot
-from kgwe.placement.live.fleet import Holding, LiveFleet
+from kgwe.placement.live.fleet import LiveFleet
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.packing.fleet import Demand, NodeSpec, Pod
 from kgwe.placement.pod.engine import Decision, Engine
 from kgwe.placement.pod.mixfit_strategy import ArrivalMix
@@ -124,7 +125,7 @@ def test_nodes_that_divide_their_gpus_are_a_class_of_their_own():
 
 def test_the_mix_survives_a_change_of_the_nodes():
     fleet = LiveFleet()
-    fleet.strategy = Strategy.MIXFIT
+    fleet.configure(fleet.weights, fleet.domain_weights, Strategy.MIXFIT)
     fleet.set_nodes([node("a")], fleet.tree)
     assert isinstance(fleet.engine.decide(share(500)), Decision)
     fleet.set_nodes([node("a"), node("b")], fleet.tree)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.builders.queues import Bed, exactly, work
 
-from kgwe.placement.queue.reservations import BackfillRule
+from kgwe.placement.queue.reservation import BackfillRule
 from kgwe.placement.queue.unschedulable import NodeChanged, RoomFreed
 from kgwe.placement.queue.workloads import RunningWorkload, RunTime
 

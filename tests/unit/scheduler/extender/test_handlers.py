@@ -16,7 +16,7 @@ from kgwe.apps.scheduler.extender.http import ExtenderApp
 from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.kube.translate import extender_wire
 from kgwe.model.units import amounts
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.planning.plan import Seat
 from kgwe.telemetry.http import Reply, Request
 

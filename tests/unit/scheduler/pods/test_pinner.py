@@ -30,7 +30,7 @@ from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import core
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 
 
 class Client:

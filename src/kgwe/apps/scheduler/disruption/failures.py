@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from kgwe.kube.translate.node_health import NodeFault
     from kgwe.placement.disruption.recovery import Repaired
-    from kgwe.placement.live.fleet import Holding
+    from kgwe.placement.live.holding import Holding
 
 # Nodes and pods that a message names: it is stored with the plan and has to stay short.
 _MOST_NAMED: Final = 8

@@ -26,7 +26,7 @@ from kgwe.cluster.workload.plan_text import PlanTooLarge
 from kgwe.kube.api.kgwe.gpuworkload import RecoveryPolicy
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.client.events import Event
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.planning.plan import Seat
 from kgwe.placement.refusal import Reason
 

@@ -32,7 +32,7 @@ from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.kube.client.events import Event
 from kgwe.placement.disruption.preemption import PreemptionPlan, plan_preemption
 from kgwe.placement.disruption.running import Running
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.holding import Holding
 from kgwe.placement.live.scratch import ScratchFleet
 from kgwe.placement.planning import planner as planning
 from kgwe.placement.planning.plan import Seat

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.placement.disruption.recovery import Repaired
     from kgwe.placement.disruption.running import Member, Running
-    from kgwe.placement.live.fleet import Holding
+    from kgwe.placement.live.holding import Holding
 
 # Events that could help work without a place (a pod ends, a node comes) become one look.
 _GATHER_S: Final = 1.0

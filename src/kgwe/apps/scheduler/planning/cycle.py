@@ -162,7 +162,7 @@ class PlanningCycle:
 
     def sync(self, ledger: Ledger, held_by_pods: Mapping[str, int]) -> None:
         """Catch up with the live fleet and its books; `held_by_pods`: namespace -> milli that plain pods hold."""
-        self.roster.unqueued_milli = dict(held_by_pods)
+        self.roster.set_unqueued(held_by_pods)
         fleet = self._fleet
         if fleet.generation != self._generation:
             self._generation = fleet.generation

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.planning_errors import PlanningErrors
     from kgwe.apps.scheduler.recording.recorder import Recorder
     from kgwe.cluster.state.cluster_state import ClusterState
-    from kgwe.placement.live.fleet import Holding
+    from kgwe.placement.live.holding import Holding
     from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.custom_strategies import Choosers, Rng
     from kgwe.placement.queue.eta import Eta

@@ -23,7 +23,7 @@ from kgwe.kube.client.workqueue import WorkQueue
 if TYPE_CHECKING:
     from kgwe.apps.scheduler.deps import Deps
     from kgwe.kube.api import core
-    from kgwe.placement.live.fleet import Holding
+    from kgwe.placement.live.holding import Holding
 
 log = structlog.get_logger(__name__)
 

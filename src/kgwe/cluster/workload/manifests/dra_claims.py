@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kgwe.kube.api import core
     from kgwe.kube.translate.nodes import Cards
-    from kgwe.placement.live.fleet import Holding
+    from kgwe.placement.live.holding import Holding
     from kgwe.placement.planning.plan import Seat
 
 #: what the claim is called in the pod
