@@ -225,3 +225,13 @@ def test_reasons_say_who_goes_where_and_at_what_cost():
     made = plan(fleet, whole(4))
     assert made.reasons == ("stop all of low on a, which costs 4.07 GPU-hours",)
     assert str(plan(fleet, whole(8))) == "PreemptionDoesNotSuffice: 1 workloads with 4 GPUs could be stopped"
+
+
+def test_many_small_workloads_on_a_node_are_searched_to_the_end():
+    """Sixteen workloads of different cost, eight must go: the lower bound leaves few of the 2^16 sets to try."""
+    fleet = Fleet("a", cards=16)
+    for number in range(16):
+        fleet.run(f"low-{number}", "a", 1, started_at_s=NOW - 60.0 * (number + 1))
+    made = plan(fleet, whole(8))
+    assert stopped(made) == {f"low-{number}" for number in range(8)}
+    assert made.proven

@@ -124,7 +124,7 @@ class NodeVictims(victims.Problem):
         fits = bool(self._fitter.check_nodes(self._request, np.array([self.node]))[0] == FitStatus.FITS)
         return fits and (self._also is None or self._also(self.node, picked))
 
-    def lacks(self, picked: Picked, rest: Sequence[int]) -> int | None:
+    def min_lacking_weight(self, picked: Picked, rest: Sequence[int]) -> int | None:
         stopped = self._pool.with_gang_mates(picked)
         following = rest[0] if rest else len(self._pool.items)
         bounds = [lack.min_weight(self._pool, stopped, following) for lack in self._all]
@@ -138,7 +138,7 @@ class NodeVictims(victims.Problem):
 
     def min_total_weight(self) -> int | None:
         """Lower bound of the weight to stop; None: stopping all does not suffice."""
-        return self.lacks((), self.items)
+        return self.min_lacking_weight((), self.items)
 
     def find_lightest(self, below: int | None = None, steps: int = _STEPS) -> Found:
         """The lightest sufficient set; a minimal one, not proven, if the search takes too long."""
