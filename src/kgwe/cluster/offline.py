@@ -30,7 +30,7 @@ from kgwe.placement.queue.ask import workload_from_ask
 from kgwe.placement.queue.queue import Queue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kgwe.cluster.gangs.external_gangs import ExternalGangs
     from kgwe.cluster.workload.workload import Workload
@@ -221,9 +221,8 @@ def empty() -> View:
 
 
 async def read(client: KubeClient) -> View:
-    """List everything once, and find out what waits."""
+    """List everything once, and find what waits."""
     client = read_only(client)
-    view = empty()
     gang_kinds = [kind for kind in await dialects.find_served(client) if kind is not resources.JOB]
     own = set(await dialects.find_served(client, OWN))
     lists = [_List(kind) for kind in OWN if kind in own] + [
@@ -235,46 +234,51 @@ async def read(client: KubeClient) -> View:
         _List(resources.PRIORITY_CLASS),
         *(_List(kind) for kind in gang_kinds),
     ]
-    found = await _read(view, client, lists)
-    _feed(view, found, gang_kinds)
+    view = await _read_view(client, lists, gang_kinds)
     view.find_waiting()
-    view.warnings += view.state.reader.problems
-    return view
+    return replace(view, warnings=view.warnings + view.state.reader.problems)
 
 
 async def read_namespace(client: KubeClient, namespace: str) -> View:
-    """List one namespace, as far as the user may; of the rest of the cluster only the settings are tried.
+    """List one namespace, as far as the user may; of the rest of the cluster only the settings.
 
     The view knows no nodes: nothing can be planned on it.
     """
     client = read_only(client)
-    view = empty()
-    view.namespace = namespace
     gang_kinds = [kind for kind in await dialects.find_served(client) if kind.namespaced and kind is not resources.JOB]
     own = [kind for kind in await dialects.find_served(client, OWN) if kind in _NAMESPACED]
     lists = [_List(kind, namespace=namespace) for kind in (*own, resources.JOB, *gang_kinds)]
     lists.append(_List(resources.DEPLOYMENT, namespace=namespace))
     lists.append(_List(resources.POD, namespace=namespace))
-    settings = _List(resources.SCHEDULER_CONFIG)
-    found = await _read(view, client, [*lists, settings])
-    _feed(view, found, gang_kinds)
+    lists.append(_List(resources.SCHEDULER_CONFIG))
+    view = await _read_view(client, lists, gang_kinds, namespace)
     view.gangs.start_leading(LeaderActions())
     return view
 
 
-async def _read(view: View, client: KubeClient, lists: Iterable[_List]) -> dict[Resource[Any], list[Any]]:
+async def _read_view(
+    client: KubeClient, lists: Sequence[_List], gang_kinds: Iterable[Resource[Any]], namespace: str = ""
+) -> View:
+    """Read the lists into a state. `gang_kinds`: kinds of externally created gangs among them."""
     found = dict(await asyncio.gather(*(each.read(client) for each in lists)))
-    view.warnings = tuple(dict.fromkeys(each.problem for each in lists if each.problem))
-    view.listed = tuple(each.kind for each in lists if not each.problem)
-    view.hidden = tuple(dict.fromkeys(each.kind for each in lists if each.hidden))
-    return found
+    view = empty()
+    _feed(view.state, found, gang_kinds)
+    return replace(
+        view,
+        warnings=tuple(dict.fromkeys(each.problem for each in lists if each.problem)),
+        listed=tuple(each.kind for each in lists if not each.problem),
+        hidden=tuple(dict.fromkeys(each.kind for each in lists if each.hidden)),
+        namespace=namespace,
+    )
 
 
-def _feed(view: View, found: Mapping[Resource[Any], Iterable[Any]], gang_kinds: Iterable[Resource[Any]]) -> None:
-    """Hand the objects to the state, in the order in which they can be understood."""
+def _feed(
+    state: ClusterState, found: Mapping[Resource[Any], Iterable[Any]], gang_kinds: Iterable[Resource[Any]]
+) -> None:
+    """Give the objects to the state, in the order in which they can be understood."""
     for kind in (*gang_kinds, resources.JOB):
-        view.state.group_objects.add_store(kind, {obj.metadata.key: obj for obj in found[kind]})
-    for kind, listener in view.state.listeners().items():
+        state.group_objects.add_store(kind, {obj.metadata.key: obj for obj in found[kind]})
+    for kind, listener in state.listeners().items():
         for obj in found.get(kind, ()):
             listener(Change(obj.metadata.key, None, obj))
 

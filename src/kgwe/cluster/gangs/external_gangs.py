@@ -16,7 +16,7 @@ from kgwe.cluster.gangs.gang_group import Group
 from kgwe.cluster.gangs.gang_lifecycle import GangEvent, GangPhase
 from kgwe.cluster.gangs.gang_planning import GangPlanning
 from kgwe.cluster.gangs.gang_seating import GangSeating
-from kgwe.cluster.gangs.leader_actions import STANDBY, Leadership
+from kgwe.cluster.gangs.leader_actions import Leadership
 from kgwe.cluster.gangs.pod_requests import PodRequests
 from kgwe.cluster.gangs.restored_seats import SeatRestorer
 from kgwe.cluster.workload import placement_annotations, scheduler_policy
@@ -94,7 +94,7 @@ class ExternalGangs:
 
     def start_leading(self, actions: LeaderActions) -> None:
         """Plan gangs with these actions, beginning with those collected so far."""
-        self._leadership.actions = actions
+        self._leadership.begin(actions)
         self._planning.reset()
         _ = self._fleet_state.fleet  # brought up to date
         for owner, group in list(self._table.groups.items()):
@@ -112,7 +112,7 @@ class ExternalGangs:
 
     def stop_leading(self) -> None:
         """Only collect gangs (a standby)."""
-        self._leadership.actions = STANDBY
+        self._leadership.end()
         self._planning.reset()
 
     # --- pods -------------------------------------------------------------------------------------------

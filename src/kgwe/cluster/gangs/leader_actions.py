@@ -46,4 +46,16 @@ class Leadership:
     """The actions of the present term, shared by the parts that handle gangs."""
 
     def __init__(self) -> None:
-        self.actions = STANDBY
+        self._actions = STANDBY
+
+    @property
+    def actions(self) -> LeaderActions:
+        return self._actions
+
+    def begin(self, actions: LeaderActions) -> None:
+        """A term of leadership begins."""
+        self._actions = actions
+
+    def end(self) -> None:
+        """This replica is a standby from now on."""
+        self._actions = STANDBY
