@@ -61,10 +61,10 @@ class ClusterUnreadable(errors.Permanent):
 
 def read_only(client: KubeClient) -> KubeClient:
     """The same client, but that it refuses to write."""
-    return client.guarded(_refuse)
+    return client.guarded(_refuse_write)
 
 
-def _refuse() -> None:
+def _refuse_write() -> None:
     raise errors.InvariantBroken("something tried to write; this command only reads")
 
 
@@ -147,7 +147,7 @@ class View:
                     self.asks[uid] = self.ask_of(workload)
                 except errors.Permanent as exc:
                     self.problems[uid] = str(exc)
-        self.gangs.start_leading(LeaderActions(request_plan=self._want))
+        self.gangs.start_leading(LeaderActions(request_plan=self._note_ask))
         for owner in self.gangs.owners():
             group = self.gangs.group(owner)
             if group is not None and group.problem:
@@ -158,17 +158,17 @@ class View:
             except errors.Permanent as exc:
                 self.problems[uid] = str(exc)
 
-    def _want(self, ask: Ask) -> None:
+    def _note_ask(self, ask: Ask) -> None:
         self.asks[ask.owner] = self.limit_ask(ask)
 
     def _lone_pods(self) -> Iterator[tuple[str, core.Pod]]:
         """GPU pods of no gang and of no workload of ours that have no node yet."""
-        in_gangs = {uid for owner in self.gangs.owners() for uid in self._members(owner)}
+        in_gangs = {uid for owner in self.gangs.owners() for uid in self._list_members(owner)}
         for uid, pod in self.state.pods.items():
             if uid not in in_gangs and not pod.spec.nodeName and self.state.is_external(pod) and is_gpu_pod(pod):
                 yield uid, pod
 
-    def _members(self, owner: str) -> Iterable[str]:
+    def _list_members(self, owner: str) -> Iterable[str]:
         group = self.gangs.group(owner)
         return group.members if group is not None else ()
 
@@ -191,10 +191,10 @@ class View:
     def evictable(self) -> Evictable:
         """What may be stopped for more important work, under names for people."""
         budgets = DisruptionBudgets(self.state.budgets)
-        running = tuple(self._victims(budgets))
+        running = tuple(self._list_victims(budgets))
         return Evictable(running, self.now_s, budgets.left)
 
-    def _victims(self, budgets: DisruptionBudgets) -> Iterator[Running]:
+    def _list_victims(self, budgets: DisruptionBudgets) -> Iterator[Running]:
         if not policy.spec_of(self.state.config).enablePreemption:
             return
         for each in self.census.list_preemptible():
@@ -262,7 +262,7 @@ async def _read_view(
     """Read the lists into a state. `gang_kinds`: kinds of externally created gangs among them."""
     found = dict(await asyncio.gather(*(each.read(client) for each in lists)))
     view = empty()
-    _feed(view.state, found, gang_kinds)
+    _feed_state(view.state, found, gang_kinds)
     return replace(
         view,
         warnings=tuple(dict.fromkeys(each.problem for each in lists if each.problem)),
@@ -272,7 +272,7 @@ async def _read_view(
     )
 
 
-def _feed(
+def _feed_state(
     state: ClusterState, found: Mapping[Resource[Any], Iterable[Any]], gang_kinds: Iterable[Resource[Any]]
 ) -> None:
     """Give the objects to the state, in the order in which they can be understood."""

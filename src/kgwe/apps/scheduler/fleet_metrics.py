@@ -28,43 +28,45 @@ class FleetGauges:
         self._of = -1  # generation of the fleet whose shapes these are
 
     def register(self, metrics: Metrics) -> None:
-        metrics.read("kgwe_active_workloads", "Workloads not finished", ("namespace", "workload_type"), self._active)
-        metrics.read("kgwe_gpu_count", "GPUs by node and model", ("node", "model"), self._gpus)
+        metrics.read(
+            "kgwe_active_workloads", "Workloads not finished", ("namespace", "workload_type"), self._list_active
+        )
+        metrics.read("kgwe_gpu_count", "GPUs by node and model", ("node", "model"), self._list_gpus)
         metrics.read(
             "kgwe_topology_score",
             "How near the free GPUs of a node are to each other, 50 (across sockets) to 100 (NVLink); 0: none is free",
             ("node",),
-            self._topology,
+            self._list_topology,
         )
         metrics.read(
             "topology_domain_utilization_ratio",
             "Share of a domain's healthy GPUs that is in use or reserved",
             ("level", "domain"),
-            self._domains,
+            self._list_domains,
         )
         metrics.read(
             "topology_gpu_allocation_ratio",
             "Share of all healthy GPUs that is in use or reserved",
             (),
-            self._allocation,
+            self._list_allocation,
         )
         metrics.read(
             "topology_domain_fragmentation_ratio",
             "Share of a domain's free GPUs that lies on nodes which are partly used",
             ("level", "domain"),
-            self._fragments,
+            self._list_fragments,
         )
 
-    def _active(self) -> Iterator[Sample]:
+    def _list_active(self) -> Iterator[Sample]:
         return (
             (labels, float(count)) for labels, count in Counter(self._state.workload_registry.list_active()).items()
         )
 
-    def _gpus(self) -> Iterator[Sample]:
+    def _list_gpus(self) -> Iterator[Sample]:
         for node in self._state.fleet.snapshot.nodes:
             yield (node.name, node.shape.model), float(node.shape.gpu_count)
 
-    def _topology(self) -> Iterator[Sample]:
+    def _list_topology(self) -> Iterator[Sample]:
         fleet = self._state.fleet
         snapshot = fleet.snapshot
         if self._of != fleet.generation:
@@ -74,7 +76,7 @@ class FleetGauges:
                 self._nearness[shape, free] = topology_score.score_nearness(node.shape.wiring, free)
             yield (node.name,), self._nearness[shape, free]
 
-    def _counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _count_gpus(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Per place of the tree, in thousandths of a GPU: healthy, free, and free on nodes that are partly used."""
         fleet = self._state.fleet
         snapshot, tree = fleet.snapshot, fleet.tree
@@ -84,12 +86,12 @@ class FleetGauges:
         partly = np.where(free < usable, free, 0)
         return usable[order], free[order], partly[order]
 
-    def _domains(self) -> Iterator[Sample]:
-        usable, free, _ = self._counts()
+    def _list_domains(self) -> Iterator[Sample]:
+        usable, free, _ = self._count_gpus()
         yield from self._by_domain(usable - free, usable)
 
-    def _fragments(self) -> Iterator[Sample]:
-        _, free, partly = self._counts()
+    def _list_fragments(self) -> Iterator[Sample]:
+        _, free, partly = self._count_gpus()
         yield from self._by_domain(partly, free)
 
     def _by_domain(self, part: NDArray[np.int64], whole: NDArray[np.int64]) -> Iterator[Sample]:
@@ -99,7 +101,7 @@ class FleetGauges:
                 if known and all_of_it:
                     yield (level.name, name), one / all_of_it
 
-    def _allocation(self) -> Iterator[Sample]:
-        usable, free, _ = self._counts()
+    def _list_allocation(self) -> Iterator[Sample]:
+        usable, free, _ = self._count_gpus()
         total = int(usable.sum())
         yield (), 1.0 - int(free.sum()) / total if total else 0.0

@@ -115,7 +115,7 @@ class Leader:
 
     def _handle_decision(self, owner: str, decision: Plan | Refusal) -> None:
         """Deliver a decision of the planner to the controller of its owner."""
-        self._trace(owner, decision)
+        self._trace_decision(owner, decision)
         if parse_replacement(owner) is not None:
             if isinstance(decision, Plan):
                 self._recovery.handle_found_place(owner)
@@ -147,7 +147,7 @@ class Leader:
         self._metrics.count_pod_decision(strategy, placed=placed, took_s=took_s)
         self._tracer.record("filter", took_s, {"strategy": strategy, "placed": placed})
 
-    def _trace(self, owner: str, decision: Plan | Refusal) -> None:
+    def _trace_decision(self, owner: str, decision: Plan | Refusal) -> None:
         attributes: dict[str, Attribute] = {"owner": owner, "placed": isinstance(decision, Plan)}
         if isinstance(decision, Plan):
             pods, nodes = len(decision.seats), len(decision.nodes)
@@ -258,9 +258,9 @@ class Leader:
         """Capacity was freed, perhaps by several changes in a row: act once, after the caller's change is complete."""
         if not self._is_room_due:
             self._is_room_due = True
-            asyncio.get_running_loop().call_soon(self._use_handle_freed_capacity)
+            asyncio.get_running_loop().call_soon(self._use_freed_capacity)
 
-    def _use_handle_freed_capacity(self) -> None:
+    def _use_freed_capacity(self) -> None:
         self._is_room_due = False
         if self._ending:
             return

@@ -90,7 +90,7 @@ class Scheduler:
             service=metadata_keys.CONTROLLER_NAME,
             instance=socket.gethostname(),
         )
-        self.recorder = self._recorder()
+        self.recorder = self._build_recorder()
         self._acting = False
         self._planning_problem: Callable[[], str | None] = lambda: None
         self._port_problem = ""
@@ -114,20 +114,20 @@ class Scheduler:
             keep=placement_annotations.is_gated,
             on_error=self._count_listener_error,
         )
-        self.informers = self._watch()
+        self.informers = self._build_informers()
         self.keys = SigningKeys(client, self.signer, settings.lease_namespace, on_change=self._read_again)
         self.kinds = GangKinds(
             client, self.state.group_objects, self.gangs, self.informers, look_again_s=settings.group_kinds_seconds
         )
 
-    def _recorder(self) -> Recorder | None:
+    def _build_recorder(self) -> Recorder | None:
         settings = self.settings
         if not settings.record_directory:
             return None
         directory, version = Path(settings.record_directory), importlib.metadata.version("kgwe")
         return Recorder(directory, settings.record_max_mb, version=version, registry=self.metrics.registry)
 
-    def _watch(self) -> list[Informer[Any]]:
+    def _build_informers(self) -> list[Informer[Any]]:
         """Informers of every kind that feeds the state, but for those of DRA, which a cluster need not serve."""
         informers: dict[Resource[Any], Informer[Any]] = {resources.POD: self.pods}
         listeners = self.state.listeners()
@@ -186,32 +186,32 @@ class Scheduler:
             await self._watch_devices()
             log.info("scheduler_started", id=self.identity, port=port, strategies=sorted(self.choosers))
             with stalls.watch_stalls(self.settings.log_stalls_ms / 1e3):
-                await self._lead(stop)
+                await self._lead_in_terms(stop)
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close)
         await asyncio.to_thread(self.tracer.close)
         log.info("scheduler_stopped", id=self.identity)
 
-    async def _lead(self, stop: asyncio.Event) -> None:
+    async def _lead_in_terms(self, stop: asyncio.Event) -> None:
         """Know the cluster, and act on it term by term."""
-        async with background.running(self._background()):
+        async with background.running(self._list_background_tasks()):
             await self.leading.run(stop, self._lead_once)
             await self.events.flush()
 
-    def _background(self) -> Iterator[Coroutine[Any, Any, None]]:
+    def _list_background_tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Informers, events and the campaign for the Lease."""
         yield from (informer.run() for informer in self.informers)
         yield self.kinds.run()
         yield self.keys.run()
         yield self.events.run()
         yield _measure_lag(self.metrics.loop_lag.set)
-        yield self._expire()
+        yield self._expire_assumed()
         if self.recorder is not None:
             yield self.recorder.watch(self.state.ledger)
         if self._elector is not None:
             yield self._elector.run()
 
-    async def _expire(self) -> None:
+    async def _expire_assumed(self) -> None:
         """Places of pods that were not bound in time come free whether or not anyone asks for them."""
         while True:
             await asyncio.sleep(_EXPIRE_S)
@@ -221,7 +221,7 @@ class Scheduler:
         """One term of leadership."""
         self.metrics.leader.set(1)
         try:
-            await self._act(term)
+            await self._act_as_leader(term)
         except http.PortTaken as exc:
             self._acting = False
             await self._give_way(exc, term.stop)
@@ -229,11 +229,11 @@ class Scheduler:
             self._acting = False
             self.metrics.leader.set(0)
 
-    async def _act(self, term: Term) -> None:
+    async def _act_as_leader(self, term: Term) -> None:
         """Act until the term ends. The port comes first: kube-scheduler must be able to call a leader."""
         with await self.port.take() if self.port else contextlib.nullcontext() as sock:
             if await term.resync():
-                async with gc_pauses.short(), Leader(self.make_deps()) as leader, self._extender(leader, sock):
+                async with gc_pauses.short(), Leader(self.make_deps()) as leader, self._serve_extender(leader, sock):
                     self._planning_problem = leader.problem
                     self._acting = True
                     await term.wait_end()
@@ -256,7 +256,7 @@ class Scheduler:
                 self._elector.campaign()
 
     @contextlib.asynccontextmanager
-    async def _extender(self, leader: Leader, sock: socket.socket | None) -> AsyncIterator[None]:
+    async def _serve_extender(self, leader: Leader, sock: socket.socket | None) -> AsyncIterator[None]:
         """Answer kube-scheduler, for as long as this replica leads and no longer."""
         settings = self.settings
         if self.port is None:
@@ -269,7 +269,7 @@ class Scheduler:
             others=ExtenderApp(
                 leader.handlers,
                 self.metrics,
-                bind=self._bind if settings.extender_binds else None,
+                bind=self._bind_pod if settings.extender_binds else None,
                 sightings=self.state.pod_index.sightings,
                 show_snapshot=settings.debug_snapshot,
             ),
@@ -279,7 +279,7 @@ class Scheduler:
             log.info("extender_listening", port=port, client_certificates=self.tls is not None)
             yield
 
-    async def _bind(self, args: BindArgs) -> str:
+    async def _bind_pod(self, args: BindArgs) -> str:
         """Bind the pod, and write the cards it was given on it in the same write."""
         holding = self.state.ledger.fleet.holding(args.PodUID)
         pod = self.state.pods.get(args.PodUID)

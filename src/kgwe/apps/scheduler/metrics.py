@@ -52,12 +52,12 @@ class Metrics:
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
-        self._workloads(registry)
-        self._scheduling(registry)
-        self._process(registry)
+        self._add_workload_metrics(registry)
+        self._add_scheduling_metrics(registry)
+        self._add_process_metrics(registry)
         self.waiting = Gauge("kgwe_workload_queue_depth", "Workloads and gangs waiting for room", registry=registry)
 
-    def _workloads(self, registry: CollectorRegistry) -> None:
+    def _add_workload_metrics(self, registry: CollectorRegistry) -> None:
         self.scheduled = Counter(
             "warp_gpuworkload_scheduled", "Workloads given a node and a Job", ["strategy"], registry=registry
         )
@@ -86,7 +86,7 @@ class Metrics:
         for reason in ("no_suitable_node", "job_creation_failed"):
             self.failed.labels(reason)
 
-    def _scheduling(self, registry: CollectorRegistry) -> None:
+    def _add_scheduling_metrics(self, registry: CollectorRegistry) -> None:
         self.attempts = Counter(
             "kgwe_scheduling_attempts", "Plans asked for: workloads, gangs and plain pods", registry=registry
         )
@@ -176,7 +176,7 @@ class Metrics:
             registry=registry,
         )
 
-    def _process(self, registry: CollectorRegistry) -> None:
+    def _add_process_metrics(self, registry: CollectorRegistry) -> None:
         self.queue = Gauge("kgwe_scheduler_reconcile_queue_depth", "Keys to reconcile", registry=registry)
         self.leader = Gauge("kgwe_scheduler_leader", "1 on the replica that acts", registry=registry)
         self.loop_lag = Gauge(

@@ -55,7 +55,7 @@ class SigningKeys:
         """Read the keys, and create them if there are none; returns whether they differ from those known."""
         for _ in range(_TRIES):
             try:
-                return self._signer.set_keys(*await self._read())
+                return self._signer.set_keys(*await self._read_keys())
             except (errors.Conflict, errors.AlreadyExists):
                 continue  # another replica was faster: its key is the one
             except Forbidden as exc:
@@ -87,20 +87,20 @@ class SigningKeys:
     async def rotate(self) -> None:
         """Sign with a new key from now on; decisions signed with the last one are still accepted."""
         stored = await self._client.get(resources.SECRET, NAME, self._namespace)
-        await self._write(stored, _data(_new_key(), stored.data.get(_CURRENT, "")))
+        await self._write_keys(stored, _encode_keys(_new_key(), stored.data.get(_CURRENT, "")))
 
-    async def _read(self) -> list[bytes]:
+    async def _read_keys(self) -> list[bytes]:
         try:
             stored = await self._client.get(resources.SECRET, NAME, self._namespace)
         except errors.NotFound:
-            body = _body(self._lost_keys())
+            body = _secret_body(self._lost_keys())
             stored = await self._client.create(resources.SECRET, body, self._namespace)
         if not stored.data.get(_CURRENT):
             data = self._lost_keys(stored.data.get(_PREVIOUS, ""))
-            stored = await self._write(stored, data)
-        current = _key(stored, _CURRENT)
+            stored = await self._write_keys(stored, data)
+        current = _decode_key(stored, _CURRENT)
         try:
-            return [current, _key(stored, _PREVIOUS)] if stored.data.get(_PREVIOUS) else [current]
+            return [current, _decode_key(stored, _PREVIOUS)] if stored.data.get(_PREVIOUS) else [current]
         except errors.Permanent as exc:
             # Nothing is signed with it, so it keeps no replica from starting. One that knew it before still accepts it.
             log.warning("previous_key_ignored", error=str(exc))
@@ -110,18 +110,18 @@ class SigningKeys:
         """Keys for a Secret without `current`: those in use if it was lost, a new one if it was moved to `previous`."""
         known = [base64.b64encode(key).decode() for key in self._signer.keys]
         if not known or known[0] == previous:
-            return _data(_new_key(), previous)
+            return _encode_keys(_new_key(), previous)
         # The Secret's own `previous` comes first: it may have been put there by hand.
-        return _data(known[0], previous or "".join(known[1:2]))
+        return _encode_keys(known[0], previous or "".join(known[1:2]))
 
-    async def _write(self, stored: Secret, data: dict[str, str]) -> Secret:
+    async def _write_keys(self, stored: Secret, data: dict[str, str]) -> Secret:
         """Put keys into the Secret as it was read; Conflict if it was changed since."""
-        body = _body(data)
+        body = _secret_body(data)
         body["metadata"]["resourceVersion"] = stored.metadata.resourceVersion
         return await self._client.patch(resources.SECRET, NAME, body, self._namespace)
 
 
-def _body(data: dict[str, str]) -> dict[str, Any]:
+def _secret_body(data: dict[str, str]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": NAME}, "type": "Opaque", "data": data}
 
 
@@ -129,11 +129,11 @@ def _new_key() -> str:
     return base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
 
 
-def _data(current: str, previous: str) -> dict[str, str]:
+def _encode_keys(current: str, previous: str) -> dict[str, str]:
     return {_CURRENT: current, _PREVIOUS: previous} if previous else {_CURRENT: current}
 
 
-def _key(stored: Secret, name: str) -> bytes:
+def _decode_key(stored: Secret, name: str) -> bytes:
     try:
         key = base64.b64decode(stored.data[name], validate=True)
     except binascii.Error as exc:

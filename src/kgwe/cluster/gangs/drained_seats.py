@@ -73,24 +73,24 @@ class DrainedSeats:
             return False
         group.keep(number, member)
         self.owners.add(owner)
-        self._arm(owner, number)
+        self._start_timer(owner, number)
         return True
 
     def restart_timers(self, owner: str, group: Group) -> None:
         """A term begins: restart the timers of the reserved seats."""
         for number in group.kept:
-            self._arm(owner, number)
+            self._start_timer(owner, number)
 
-    def _arm(self, owner: str, number: int) -> None:
-        self._leadership.actions.call_later(KEEP_S, functools.partial(self._end, owner, number))
+    def _start_timer(self, owner: str, number: int) -> None:
+        self._leadership.actions.call_later(KEEP_S, functools.partial(self._end_reservation, owner, number))
 
-    def _end(self, owner: str, number: int) -> None:
+    def _end_reservation(self, owner: str, number: int) -> None:
         """The time of a reserved seat is over; it starts again while pods of the gang wait for a place."""
         group = self._groups.get(owner)
         if group is None or number not in group.kept:
             return
         if group.unseated:
-            self._arm(owner, number)
+            self._start_timer(owner, number)
         else:
             self.release(owner, group)
 

@@ -71,7 +71,7 @@ class ExternalGangs:
             fleet_state=fleet_state,
             groups=table.groups,
             leadership=self._leadership,
-            drop=self._drop,
+            drop=self._drop_empty,
         )
         self._restorer = SeatRestorer(fleet_state, pods, booking)
         self._seating = GangSeating(
@@ -194,7 +194,9 @@ class ExternalGangs:
     def on_group(self, change: Change[Any]) -> None:
         """An object that memberships are read from changed: read those of its namespace again."""
         found = change.new or change.old
-        if found is None or (change.old is not None and change.new is not None and _same(change.old, change.new)):
+        if found is None or (
+            change.old is not None and change.new is not None and _is_unchanged(change.old, change.new)
+        ):
             return
         meta = found["metadata"] if isinstance(found, dict) else found.metadata
         self._read_unbound(meta.get("namespace", "") if isinstance(meta, dict) else meta.namespace)
@@ -230,7 +232,7 @@ class ExternalGangs:
         self._requests.forget_pod(uid)
         if not group.members:
             if not group.awaited:
-                self._drop(owner)
+                self._drop_empty(owner)
         elif one_fewer and group.lacking >= 0 and not self._planning.is_dirty(owner):
             group.lacking += 1
             group.say_lacking()
@@ -240,7 +242,7 @@ class ExternalGangs:
         else:
             self._planning.look_soon(owner)
 
-    def _drop(self, owner: str) -> None:
+    def _drop_empty(self, owner: str) -> None:
         """Forget a gang of which neither pods nor reserved seats are left."""
         self._drained.forget(owner, self._table.groups.pop(owner))
         self._requests.unsized.discard(owner)
@@ -274,7 +276,7 @@ class ExternalGangs:
         if (group := self.group(owner)) is not None:
             self._seating.give_up(owner, group)
             if not group.members and owner in self._table.groups:
-                self._drop(owner)
+                self._drop_empty(owner)
 
     def release_unbound(self, owner: str, reason: str) -> list[core.Pod]:
         """Release the seats that no bound pod has, and plan the gang no more before `retry`.
@@ -349,7 +351,7 @@ def _came_elsewhere(group: Group, old: core.Pod, new: core.Pod) -> bool:
     return bool(old.spec.nodeName) != bool(new.spec.nodeName) or old.spec.schedulingGates != new.spec.schedulingGates
 
 
-def _same(old: Any, new: Any) -> bool:
+def _is_unchanged(old: Any, new: Any) -> bool:
     """Whether only the resourceVersion changed."""
     try:
         return bool(old.spec == new.spec and getattr(old, "status", None) == getattr(new, "status", None))

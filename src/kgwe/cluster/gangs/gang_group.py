@@ -81,9 +81,9 @@ class Group:
         if not partial.is_broken or self.last_since:
             return False
         missing = [each.request for each in partial.members if not each.node]
-        had = sorted(self.lost.values(), key=_size, reverse=True)
-        for asked in sorted(missing, key=_size, reverse=True):
-            fit = next((i for i, each in enumerate(had) if _covers(each, asked)), None)
+        had = sorted(self.lost.values(), key=_request_size, reverse=True)
+        for asked in sorted(missing, key=_request_size, reverse=True):
+            fit = next((i for i, each in enumerate(had) if _asks_for_no_more(each, asked)), None)
             if fit is None:
                 return False
             del had[fit]
@@ -113,15 +113,15 @@ class Group:
         return self.last_since or min(pod.metadata.creationTimestamp or "" for pod, _ in self.members.values())
 
 
-def _size(request: Request) -> tuple[int, ...]:
+def _request_size(request: Request) -> tuple[int, ...]:
     gpus = request.gpus
     return (gpus.count, gpus.slices, gpus.milli, gpus.share_mib, request.cpu_milli, request.memory_bytes)
 
 
-def _covers(had: Request, asked: Request) -> bool:
+def _asks_for_no_more(had: Request, asked: Request) -> bool:
     """Whether a pod asks for no more than the pod before it."""
     is_alike = asked.gpus.profile in ("", had.gpus.profile)
-    return is_alike and all(now <= before for now, before in zip(_size(asked), _size(had), strict=True))
+    return is_alike and all(now <= before for now, before in zip(_request_size(asked), _request_size(had), strict=True))
 
 
 def ask_for(owner: str, group: Group, found: Gang, tree: Tree) -> Ask:

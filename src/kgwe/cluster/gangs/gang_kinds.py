@@ -45,13 +45,13 @@ class GangKinds:
 
     async def add_served(self) -> None:
         """Add the kinds that the cluster serves now, before anything runs."""
-        for kind in await self._readable():
+        for kind in await self._list_readable():
             informer = next((each for each in self._informers if each.resource == kind), None)
             if informer is None:
                 informer = Informer(self._client, kind)
                 # Before the pods: a gang's first pod is then read with its group in sight.
                 self._informers.insert(0, informer)
-            self._listen(informer)
+            self._add_listener(informer)
 
     async def run(self) -> None:
         """Add kinds that the cluster serves later; ends only with an error of an informer."""
@@ -60,7 +60,7 @@ class GangKinds:
             while True:
                 await asyncio.sleep(self._look_again_s)
                 try:
-                    found = await self._readable()
+                    found = await self._list_readable()
                 except errors.KgweError as exc:
                     log.warning("group_kinds_not_found_out", error=str(exc), retry_in_s=self._look_again_s)
                     continue
@@ -69,21 +69,21 @@ class GangKinds:
                         coming.add(kind)
                         informer: Informer[Any] = Informer(self._client, kind)
                         group.create_task(informer.run())
-                        group.create_task(self._join(informer))
+                        group.create_task(self._join_task(informer))
 
-    async def _join(self, informer: Informer[Any]) -> None:
+    async def _join_task(self, informer: Informer[Any]) -> None:
         # Not before: an informer that is not synced would make the replica unready.
         await informer.synced.wait()
         self._informers.append(informer)
-        self._listen(informer)
+        self._add_listener(informer)
         kind = informer.resource
         log.info("group_kind_found", kind=f"{kind.plural}.{kind.group}", objects=len(informer.store))
 
-    def _listen(self, informer: Informer[Any]) -> None:
+    def _add_listener(self, informer: Informer[Any]) -> None:
         self._objects.add_store(informer.resource, informer.store)
         informer.on_change(self._gangs.on_group)
 
-    async def _readable(self) -> tuple[Resource[Any], ...]:
+    async def _list_readable(self) -> tuple[Resource[Any], ...]:
         found, forbidden = await dialects.find_readable(self._client)
         for kind, why in forbidden.items():
             name = f"{kind.plural}.{kind.group}"

@@ -90,7 +90,7 @@ class GangPlanning:
     def look(self, owner: str) -> None:
         """Request a plan if all pods exist and some have no seat. An error concerns this gang only."""
         try:
-            self._look(owner, self._groups[owner])
+            self._look_at(owner, self._groups[owner])
         except Exception as exc:  # noqa: BLE001 - reported; the gang is looked at again when one of its pods changes
             self._report_error("gang", owner, exc)
             if (group := self._groups.get(owner)) is not None:
@@ -99,7 +99,7 @@ class GangPlanning:
 
     # --- what is requested ------------------------------------------------------------------------------
 
-    def _look(self, owner: str, group: Group) -> None:
+    def _look_at(self, owner: str, group: Group) -> None:
         self._seating.seat_waiting(owner, group)
         waiting = group.unseated
         if group.phase is GangPhase.RELEASED:
@@ -123,21 +123,21 @@ class GangPlanning:
         group.count(members, there)
         if lacking := dialects.count_missing(members, there):
             said = next((member.problem.words for _, member in members if member.problem), "")
-            self._withdraw(owner, group, said or f"{counted(lacking, 'more pod')} of {group.key.title} to come")
+            self._withdraw_request(owner, group, said or f"{counted(lacking, 'more pod')} of {group.key.title} to come")
             return
-        partial = self._partial(owner, group) if there.placed or group.seats else None
+        partial = self._find_partial(owner, group) if there.placed or group.seats else None
         if partial is not None:
             place = {"since": group.since, "namespace": group.key.namespace, "name": group.key.title}
             ask = gang_group.ask_beside(owner, self._fleet_state.fleet, partial, **place)
-            self._request(group, replace(ask, first_claim=group.regains(partial)), GangEvent.REST_REQUESTED)
+            self._request_plan(group, replace(ask, first_claim=group.regains(partial)), GangEvent.REST_REQUESTED)
             return
         found = dialects.gang_request(members, self._requests.request_of, there)
         if isinstance(found, dialects.Problem):
-            self._withdraw(owner, group, found.words)
+            self._withdraw_request(owner, group, found.words)
             return
         group.gang = found
         ask = gang_group.ask_for(owner, group, found, self._fleet_state.fleet.tree)
-        self._request(group, ask, GangEvent.WHOLE_REQUESTED)
+        self._request_plan(group, ask, GangEvent.WHOLE_REQUESTED)
 
     def _request_pod(self, owner: str, group: Group, pod: core.Pod) -> None:
         """Queue a plain pod.
@@ -145,28 +145,30 @@ class GangPlanning:
         A pod whose request cannot be read is left to kube-scheduler, which reports what the extender answers.
         """
         if not dialects.is_present(pod):
-            self._withdraw(owner, group, group.problem)  # it is being deleted, or has the gate of another system
+            self._withdraw_request(
+                owner, group, group.problem
+            )  # it is being deleted, or has the gate of another system
             return
         try:
             found = self._requests.read(pod)
         except errors.Permanent as exc:
-            self._withdraw(owner, group, str(exc))
+            self._withdraw_request(owner, group, str(exc))
             self._leadership.actions.remove_gate(pod)
             return
         group.gang = None
-        self._request(group, plain_pods.ask_for(owner, group, pod, found), GangEvent.WHOLE_REQUESTED)
+        self._request_plan(group, plain_pods.ask_for(owner, group, pod, found), GangEvent.WHOLE_REQUESTED)
 
-    def _request(self, group: Group, ask: Ask, event: GangEvent) -> None:
+    def _request_plan(self, group: Group, ask: Ask, event: GangEvent) -> None:
         group.problem = ""
         group.advance(event)
         self._leadership.actions.request_plan(ask)
 
-    def _withdraw(self, owner: str, group: Group, problem: str) -> None:
+    def _withdraw_request(self, owner: str, group: Group, problem: str) -> None:
         group.problem = problem
         group.advance(GangEvent.FOUND_INCOMPLETE)
         self._leadership.actions.withdraw_request(owner)
 
-    def _partial(self, owner: str, group: Group) -> PartialGang | None:
+    def _find_partial(self, owner: str, group: Group) -> PartialGang | None:
         nodes = {uid: self._node_of(owner, group, pod) for uid, (pod, _) in group.members.items()}
         return gang_group.partial_of(group, nodes, self._requests.request_of)
 

@@ -52,14 +52,14 @@ class GangSeating:
         group.lost.clear()
         pods = plan.pods or (group.members if plan.gang is None else ())
         for number, uid in enumerate(list(pods), plan.start):
-            self._give(owner, group, uid, number)
+            self._give_seat(owner, group, uid, number)
         if group.gang is not None and plan.gang is not None:
             group.start = plan.start
             for pod, seat in group.gang.assign_pods(plan.gang):
-                self._give(owner, group, pod.metadata.uid, plan.start + seat.rank)
+                self._give_seat(owner, group, pod.metadata.uid, plan.start + seat.rank)
         group.advance(GangEvent.PLAN_ASSIGNED)
 
-    def _give(self, owner: str, group: Group, uid: str, number: int) -> None:
+    def _give_seat(self, owner: str, group: Group, uid: str, number: int) -> None:
         if uid not in group.members:
             return
         pod, _ = group.members[uid]

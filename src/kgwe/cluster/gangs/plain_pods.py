@@ -80,15 +80,15 @@ class PlainPods:
     def set(self, uid: str, pod: core.Pod | None) -> None:
         """Count the pod; None: it is removed, not bound, or counted elsewhere."""
         if pod is None:
-            self._remove(uid)
+            self._remove_pod(uid)
         elif uid not in self._counted:
-            held = milli_of(_requested(pod))
+            held = milli_of(_read_requests(pod))
             if held:
                 namespace = pod.metadata.namespace
                 self._counted[uid] = namespace, held
                 self.held[namespace] = self.held.get(namespace, 0) + held
 
-    def _remove(self, uid: str) -> None:
+    def _remove_pod(self, uid: str) -> None:
         namespace, held = self._counted.pop(uid, ("", 0))
         left = self.held.get(namespace, 0) - held
         if left:
@@ -97,7 +97,7 @@ class PlainPods:
             self.held.pop(namespace, None)
 
 
-def _requested(pod: core.Pod) -> Mapping[str, int]:
+def _read_requests(pod: core.Pod) -> Mapping[str, int]:
     try:
         return podspec.sum_requests(pod.spec)
     except errors.Permanent:

@@ -48,24 +48,24 @@ class DraAllocations:
         """The devices of a pool changed; returns the pods to count again."""
         pools = {each.spec.pool.name for each in (change.old, change.new) if each is not None}
         uids = [uid for pool in pools for uid in self._in_pool.get(pool, ())]
-        return [pod for uid in uids if (pod := self._count(self._claims[uid])) is not None]
+        return [pod for uid in uids if (pod := self._count_claim(self._claims[uid])) is not None]
 
     def update_claim(self, change: Change[ResourceClaim]) -> list[core.Pod]:
         """A claim changed; returns the pods to count again."""
         if change.old is not None and (change.new is None or change.new.metadata.uid != change.old.metadata.uid):
-            self._forget(change.old)
+            self._forget_claim(change.old)
         claim = change.new
         if claim is None:
             return []
         if not claim.gpus:
-            self._forget(claim)
+            self._forget_claim(claim)
             return []
         self._claims[claim.metadata.uid] = claim
         for device in claim.gpus:
             self._in_pool[device.pool][claim.metadata.uid] = None
         if (owner := _pod_of(claim)) is not None:
             self._of_pod[owner][claim.metadata.uid] = None
-        pod = self._count(claim)
+        pod = self._count_claim(claim)
         return [] if pod is None else [pod]
 
     def requested(self, pod: core.Pod) -> Amounts:
@@ -81,39 +81,39 @@ class DraAllocations:
         is_counted = bool(mine and amounts.gpus(self.requested(pod)))
         for uid in mine:
             if is_counted:
-                self._drop(uid)
-                found = _both(found, self._places(self._claims[uid]).get(pod.spec.nodeName, NO_DEVICES))
+                self._drop_devices(uid)
+                found = _merge_devices(found, self._find_devices(self._claims[uid]).get(pod.spec.nodeName, NO_DEVICES))
             else:
-                self._hold(self._claims[uid])
+                self._hold_devices(self._claims[uid])
         return found
 
-    def _count(self, claim: ResourceClaim) -> core.Pod | None:
+    def _count_claim(self, claim: ResourceClaim) -> core.Pod | None:
         """Count the claim; returns the bound pod that has to be counted for it instead, if there is one."""
-        pod = self._pod(claim)
+        pod = self._find_pod(claim)
         if pod is None or not amounts.gpus(self.requested(pod)):
-            self._hold(claim)
+            self._hold_devices(claim)
         elif pod.spec.nodeName:
             return pod
         else:
-            self._drop(claim.metadata.uid)  # its seat holds them until it is bound
+            self._drop_devices(claim.metadata.uid)  # its seat holds them until it is bound
         return None
 
-    def _pod(self, claim: ResourceClaim) -> core.Pod | None:
+    def _find_pod(self, claim: ResourceClaim) -> core.Pod | None:
         owner = _pod_of(claim)
         pod = self._pods.by_uid.get(owner[1]) if owner is not None else None
         return pod if pod is not None and pod.metadata.namespace == claim.metadata.namespace else None
 
-    def _hold(self, claim: ResourceClaim) -> None:
-        places = self._places(claim)
+    def _hold_devices(self, claim: ResourceClaim) -> None:
+        places = self._find_devices(claim)
         if len(places) != 1:
             # Of no node that we know, or of several, which this driver never gives to one claim.
-            self._drop(claim.metadata.uid)
+            self._drop_devices(claim.metadata.uid)
             return
         ((node, mine),) = places.items()
-        holding = Holding(node, self._amounts(node, mine), mine.gpus, mine.slices, observed=True)
+        holding = Holding(node, self._count_devices(node, mine), mine.gpus, mine.slices, observed=True)
         self._ledger.hold_devices(device_claim_text(claim.metadata.uid), holding)
 
-    def _forget(self, claim: ResourceClaim) -> None:
+    def _forget_claim(self, claim: ResourceClaim) -> None:
         uid = claim.metadata.uid
         known = self._claims.pop(uid, None)
         for device in known.gpus if known else ():
@@ -123,12 +123,12 @@ class DraAllocations:
             self._of_pod[owner].pop(uid, None)
             if not self._of_pod[owner]:
                 del self._of_pod[owner]
-        self._drop(uid)
+        self._drop_devices(uid)
 
-    def _drop(self, uid: str) -> None:
+    def _drop_devices(self, uid: str) -> None:
         self._ledger.drop_devices(device_claim_text(uid))
 
-    def _places(self, claim: ResourceClaim) -> dict[str, DeviceSet]:
+    def _find_devices(self, claim: ResourceClaim) -> dict[str, DeviceSet]:
         """Node -> the cards and slices that the claim was given there."""
         found: dict[str, DeviceSet] = {}
         reader = self._reader
@@ -140,10 +140,10 @@ class DraAllocations:
             cards = reader.cards(node)
             whole = next((1 << card for card, each in cards.uuids.items() if each == uuid), 0)
             parts = tuple(place for place, each in cards.slices.items() if each[1] == uuid)
-            found[node] = _both(found.get(node, NO_DEVICES), DeviceSet(whole, parts))
+            found[node] = _merge_devices(found.get(node, NO_DEVICES), DeviceSet(whole, parts))
         return found
 
-    def _amounts(self, node: str, places: DeviceSet) -> Mapping[str, int]:
+    def _count_devices(self, node: str, places: DeviceSet) -> Mapping[str, int]:
         slices = self._reader.cards(node).slices
         wanted = collections.Counter(mig.resource_of(slices[each][2]) for each in places.slices)
         # A claim is no pod.
@@ -159,5 +159,5 @@ def _pod_of(claim: ResourceClaim) -> _Owner | None:
     return (claim.metadata.namespace, owner.uid) if owner is not None and owner.kind == "Pod" else None
 
 
-def _both(one: DeviceSet, other: DeviceSet) -> DeviceSet:
+def _merge_devices(one: DeviceSet, other: DeviceSet) -> DeviceSet:
     return DeviceSet(one.gpus | other.gpus, tuple(sorted({*one.slices, *other.slices})))

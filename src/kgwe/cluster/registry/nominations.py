@@ -28,9 +28,9 @@ class Nominations:
     def on_pod(self, uid: str, pod: core.Pod | None) -> None:
         """A pod that no workload owns was added, changed or (None) removed."""
         ledger = self._ledger
-        node = _nominated(pod)
+        node = _nominated_node(pod)
         if node and pod is not None:
-            if (wanted := _wanted(pod)) and uid not in ledger.assumed:
+            if (wanted := _read_requests(pod)) and uid not in ledger.assumed:
                 ledger.reserve_seats(Nomination(uid).text, {0: Holding(node, wanted)})
                 self._reserved.add(uid)
         elif uid in self._reserved:
@@ -38,13 +38,13 @@ class Nominations:
             self._reserved.remove(uid)
 
 
-def _nominated(pod: core.Pod | None) -> str:
+def _nominated_node(pod: core.Pod | None) -> str:
     if pod is None or pod.spec.nodeName or pod.metadata.deletionTimestamp is not None:
         return ""
     return pod.status.nominatedNodeName
 
 
-def _wanted(pod: core.Pod) -> dict[str, int]:
+def _read_requests(pod: core.Pod) -> dict[str, int]:
     """What the pod takes of its node; empty if it wants no GPUs or its request cannot be read."""
     try:
         wanted = podspec.sum_requests(pod.spec)

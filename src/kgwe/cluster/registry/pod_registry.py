@@ -52,12 +52,12 @@ class PodRegistry:
 
     def on_pod(self, change: Change[core.Pod]) -> None:
         if change.old is not None and (change.new is None or change.new.metadata.uid != change.old.metadata.uid):
-            self._remove(change.old)
+            self._remove_pod(change.old)
         if change.new is None:
             return
         pod = change.new if self._signer is None else self._signer.strip_unsigned(change.new)
         if podspec.is_terminal(pod):
-            self._remove(pod)
+            self._remove_pod(pod)
             return
         maker = runs.maker_of(pod)
         known = self._index.add(pod, maker)
@@ -82,7 +82,7 @@ class PodRegistry:
                 self._run_registry.announce_all_unseated(owner)
                 self._announcer.pod_ending(owner, pod)
 
-    def _remove(self, pod: core.Pod) -> None:
+    def _remove_pod(self, pod: core.Pod) -> None:
         uid, maker = pod.metadata.uid, runs.maker_of(pod)
         if not self._index.remove(pod, maker):
             return

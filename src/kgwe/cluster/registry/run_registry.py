@@ -109,7 +109,7 @@ class RunRegistry:
             self._moving.pop(uid, None)
             self._table.owners.pop(runs.maker_key(before), None)
             self._ledger.release_seats(uid)
-            self._rebook(runs.maker_key(before))
+            self._rebook_pods(runs.maker_key(before))
         if run is None or workload is None:
             return
         run = self._table.runs[uid] = self._with_move(uid, runs.limit_to_workload(run, workload))
@@ -119,7 +119,7 @@ class RunRegistry:
         seats, had = self.wanted_seats(run), self._ledger.reserved_seats(uid)
         self._ledger.reserve_seats(uid, seats)
         if is_new or before is None or had != seats:
-            self._rebook(maker)
+            self._rebook_pods(maker)
         if uid in self._moving:
             return
         if not self._has_bound(run):
@@ -129,7 +129,7 @@ class RunRegistry:
             # Seats it gave up when it was scaled down: their room may be in use by now.
             self._ledger.drop_unfit_seats(uid, seats.keys() - had.keys())
 
-    def _rebook(self, maker: str) -> None:
+    def _rebook_pods(self, maker: str) -> None:
         """Count the pods of a run again: it was adopted or abandoned, or its seats changed."""
         owner = self._table.owner_of_maker(maker)
         for pod in list(self._pods.of_maker(maker).values()):
@@ -197,9 +197,9 @@ class RunRegistry:
 
     def wanted_seats(self, run: Run) -> dict[int, Holding]:
         """Seats that the run should have at its present scale."""
-        return run.reserved_seats(*self._occupied(run))
+        return run.reserved_seats(*self._occupied_seats(run))
 
-    def _occupied(self, run: Run) -> tuple[set[int], set[int]]:
+    def _occupied_seats(self, run: Run) -> tuple[set[int], set[int]]:
         """Seats of a scaled-down run that bound pods have, and seats that its other pods were created for.
 
         A user may create pods that name the Job as their owner. Such a pod keeps a seat beyond the scale of the run

@@ -74,7 +74,7 @@ def find_unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mappi
     waiting = [pod for pod in live if not pod.spec.nodeName]
     if not run.seats:
         return Unplaced(PLACE_LOST, "the annotation with its plan is missing or malformed")
-    if lost := _lost(state, workload, run):
+    if lost := _find_lost_nodes(state, workload, run):
         # The next plan sees for itself what these nodes have, and may use them again as soon as they can.
         return Unplaced(
             PLACE_LOST,
@@ -109,7 +109,7 @@ def describe_scale(run: Run, lacking: int) -> tuple[str, str] | None:
     return None
 
 
-def _lost(state: ClusterState, workload: Workload, run: Run) -> frozenset[str]:
+def _find_lost_nodes(state: ClusterState, workload: Workload, run: Run) -> frozenset[str]:
     """Nodes of seats that no pod has, and that can no longer take one."""
     uid = workload.meta.uid
     fleet, ledger = state.fleet, state.ledger

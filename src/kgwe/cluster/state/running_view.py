@@ -55,7 +55,7 @@ _REPAIRS: Final = {
 }
 
 
-def _nowhere(_: Holding) -> bool:
+def _is_never_lost(_: Holding) -> bool:
     return False
 
 
@@ -80,7 +80,7 @@ class RunningView:
     def forget(self, owner: str) -> None:
         self._asks.pop(owner, None)
 
-    def find(self, owner: str, is_lost: Callable[[Holding], bool] = _nowhere) -> Running | None:
+    def find(self, owner: str, is_lost: Callable[[Holding], bool] = _is_never_lost) -> Running | None:
         """The owner with its members; a member must leave its place if `is_lost` is true for it. None: not known."""
         if self._gangs.group(owner) is not None:
             return self._of_gang(owner, is_lost)
@@ -118,21 +118,21 @@ class RunningView:
         run, workload = self._state.runs.get(owner), self._state.workload(owner)
         if run is None or workload is None or not workload.preemptible or run.meta.deletionTimestamp is not None:
             return None
-        found = self._of_workload(owner, _nowhere)
+        found = self._of_workload(owner, _is_never_lost)
         return None if found is None else replace(found, min_members=None)
 
     def _preemptible_gang(self, owner: str) -> Running | None:
-        found = self._of_gang(owner, _nowhere) if self._is_preemptible(owner) else None
+        found = self._of_gang(owner, _is_never_lost) if self._is_preemptible(owner) else None
         return None if found is None else replace(found, min_members=None)
 
     def _preemptible_pod(self, uid: str) -> Running | None:
         pod = self._state.pods.get(uid)
         if pod is None or pod.metadata.annotations.get(PREEMPTIBLE_ANNOTATION) != "true" or not self._stands_alone(pod):
             return None
-        grant, request = self.grant_of(uid), self._readable(pod)
+        grant, request = self.grant_of(uid), self._try_request(pod)
         if grant is None or request is None:
             return None
-        started = _seconds(pod.status.startTime)
+        started = _parse_start(pod.status.startTime)
         return Running(uid, (Member(uid, request, grant),), pod.spec.priority, started_at_s=started)
 
     def list_preemptible_priorities(self) -> Iterator[int]:
@@ -169,7 +169,7 @@ class RunningView:
         run, workload = self._state.runs.get(owner), self._state.workload(owner)
         if run is None or workload is None or run.ended is not None or run.suspended:
             return None
-        ask = self._ask(workload, run)
+        ask = self._ask_of_run(workload, run)
         if ask is None:
             return None
         ledger = self._state.ledger
@@ -188,21 +188,21 @@ class RunningView:
             members,
             priority=workload.priority,
             preemptible=workload.preemptible,
-            started_at_s=_seconds(run.start_time or run.meta.creationTimestamp),
+            started_at_s=_parse_start(run.start_time or run.meta.creationTimestamp),
             min_members=1 if workload.serves else None,
-            gang=self._gang(replace(ask, pods=len(members))),
+            gang=self._gang_of(replace(ask, pods=len(members))),
             repair=_REPAIRS.get(RecoveryPolicy(workload.recovery), Repair.NONE),
         )
 
-    def _ask(self, workload: Workload, run: Run) -> Ask | None:
+    def _ask_of_run(self, workload: Workload, run: Run) -> Ask | None:
         """What each pod of the run asks for: read from the present spec, divided as the run is."""
         key = (workload.meta.generation, run.meta.uid)
         known = self._asks.get(workload.meta.uid)
         if known is None or known[0] != key:
-            known = self._asks[workload.meta.uid] = (key, self._read(workload, run))
+            known = self._asks[workload.meta.uid] = (key, self._read_ask(workload, run))
         return known[1]
 
-    def _read(self, workload: Workload, run: Run) -> Ask | None:
+    def _read_ask(self, workload: Workload, run: Run) -> Ask | None:
         try:
             template = pod_template.build_pod_template(workload, self._image)
             ask = workload_ask.build_ask(replace(workload, claims=run.claims), template, frozenset())
@@ -216,7 +216,7 @@ class RunningView:
         return replace(ask, request=request, amounts=run.wanted, pods=len(run.seats), divisible=False)
 
     @staticmethod
-    def _gang(ask: Ask) -> GangRequest | None:
+    def _gang_of(ask: Ask) -> GangRequest | None:
         if ask.pods == 1:
             return None
         try:
@@ -229,22 +229,22 @@ class RunningView:
 
     def _of_gang(self, owner: str, is_lost: Callable[[Holding], bool]) -> Running | None:
         group = self._gangs.group(owner)
-        pods = self._pods(group) if group is not None else None
+        pods = self._combine_pods(group) if group is not None else None
         if group is None or pods is None:
             return None
-        members = tuple(self._member(owner, group, pod, is_lost) for pod in pods.order)
+        members = tuple(self._build_member(owner, group, pod, is_lost) for pod in pods.order)
         return Running(
             owner,
             members,
             priority=pods.request.priority,
             preemptible=self._is_preemptible(owner),
-            started_at_s=min(_seconds(pod.status.startTime) for pod in pods.order),
+            started_at_s=min(_parse_start(pod.status.startTime) for pod in pods.order),
             min_members=pods.least if pods.least < len(members) else None,
             gang=pods.request if len(members) > 1 else None,
             repair=repair_of(pods.order),
         )
 
-    def _member(self, owner: str, group: Group, pod: core.Pod, is_lost: Callable[[Holding], bool]) -> Member:
+    def _build_member(self, owner: str, group: Group, pod: core.Pod, is_lost: Callable[[Holding], bool]) -> Member:
         uid = pod.metadata.uid
         real = group.members[uid][0]
         number = group.seats.get(uid)
@@ -258,9 +258,9 @@ class RunningView:
             key = uid if uid in self._state.fleet else seat_key(owner, number if number is not None else -1)
             grant = self.grant_of(key)
         name = str(number) if number is not None else uid
-        return Member(name, self._request(pod), grant, failed=place is not None and is_lost(place))
+        return Member(name, self._read_request(pod), grant, failed=place is not None and is_lost(place))
 
-    def _pods(self, group: Group) -> _Pods | None:
+    def _combine_pods(self, group: Group) -> _Pods | None:
         """All pods of the gang as one request, as if none had a place yet."""
         members = [
             (strip_placement(pod), member)
@@ -269,20 +269,20 @@ class RunningView:
         ]
         if not members:
             return None
-        found = dialects.gang_request(members, self._request)
+        found = dialects.gang_request(members, self._read_request)
         if isinstance(found, dialects.Problem):
             return None
         order = tuple(pod for pod in found.order if pod is not None)
         least = sum(role.required_replicas for role in found.request.roles)
         return _Pods(order, found.request, least) if order else None
 
-    def _request(self, pod: core.Pod) -> Request:
+    def _read_request(self, pod: core.Pod) -> Request:
         return podrequest.read_request(pod, pieces=self._state.fleet.shares_per_gpu(pod.spec.nodeName)).request
 
-    def _readable(self, pod: core.Pod) -> Request | None:
+    def _try_request(self, pod: core.Pod) -> Request | None:
         """The request of the pod; None if it cannot be read."""
         try:
-            return self._request(pod)
+            return self._read_request(pod)
         except errors.Permanent:
             return None
 
@@ -304,6 +304,6 @@ def repair_of(pods: Sequence[core.Pod]) -> Repair:
     return Repair(text) if text in set(Repair) else Repair.NONE
 
 
-def _seconds(text: str | None) -> float:
+def _parse_start(text: str | None) -> float:
     """When it started; now if it has not started, because then it loses nothing."""
     return timestamp.epoch_seconds(text) if text else time.time()

@@ -47,10 +47,10 @@ class DisruptionBudgets:
         if not keys:
             return ""
         name = "|".join(sorted(keys))
-        self.left[name] = min(self._allows(key) for key in keys)
+        self.left[name] = min(self._allowed_disruptions(key) for key in keys)
         return name
 
-    def _allows(self, key: str) -> int:
+    def _allowed_disruptions(self, key: str) -> int:
         budget = self._known[key]
         # One that the controller has not looked at since it was changed allows nothing yet.
         is_current = budget.status.observedGeneration >= budget.metadata.generation

@@ -88,17 +88,17 @@ def decode(text: str) -> tuple[Seat, ...]:
 
 @functools.lru_cache(_KEPT)
 def _decode_kept(text: str) -> tuple[Seat, ...]:
-    plain = text.removeprefix(_PLAIN) if text.startswith(_PLAIN) else _unpack(text.removeprefix(_PACKED))
+    plain = text.removeprefix(_PLAIN) if text.startswith(_PLAIN) else _decompress(text.removeprefix(_PACKED))
     seats: list[Seat] = []
     for part in plain.split(";"):
-        found = _run(part, MOST_PODS - len(seats))
+        found = _parse_run(part, MOST_PODS - len(seats))
         if not found:
             return ()
         seats += found
     return tuple(seats)
 
 
-def _unpack(text: str) -> str:
+def _decompress(text: str) -> str:
     try:
         unpacking = zlib.decompressobj()
         plain = unpacking.decompress(base64.b64decode(text, validate=True), _MOST_UNPACKED)
@@ -116,7 +116,9 @@ def _decode_first(text: str) -> tuple[Seat, ...]:
     parts = [_FIRST.fullmatch(part) for part in text.split(";")]
     if not all(parts):
         return ()
-    return tuple(Seat(part["node"], int(part["cards"], _HEX), _slices(part["slices"], ",")) for part in parts if part)
+    return tuple(
+        Seat(part["node"], int(part["cards"], _HEX), _parse_slices(part["slices"], ",")) for part in parts if part
+    )
 
 
 def _seat_text(seat: Seat, between: str) -> str:
@@ -124,7 +126,7 @@ def _seat_text(seat: Seat, between: str) -> str:
     return f"{seat.gpus:x}/{slices}" if slices else f"{seat.gpus:x}"
 
 
-def _slices(text: str | None, between: str) -> tuple[tuple[int, int], ...]:
+def _parse_slices(text: str | None, between: str) -> tuple[tuple[int, int], ...]:
     pairs = [each.split("@") for each in text.split(between)] if text else []
     return tuple((int(card), int(start)) for card, start in pairs)
 
@@ -137,7 +139,7 @@ def _runs_text(seats: Iterable[Seat]) -> Iterator[str]:
     run: list[str] = []
     alike, step = "", 0
     for node, text in _by_node(seats):
-        by = _step(run[-1], node) if run and text == alike else 0
+        by = _find_step(run[-1], node) if run and text == alike else 0
         if by and step in (0, by) and _is_one_row(run[0], node):
             step = by
             run.append(node)
@@ -158,14 +160,14 @@ def _by_node(seats: Iterable[Seat]) -> Iterator[tuple[str, str]]:
 
 
 @functools.lru_cache(4)
-def _numbered(node: str) -> tuple[str, str, str] | None:
+def _split_number(node: str) -> tuple[str, str, str] | None:
     found = _NUMBERED.fullmatch(node)
     return (found["head"], found["number"], found["tail"]) if found else None
 
 
-def _step(node: str, following: str) -> int:
+def _find_step(node: str, following: str) -> int:
     """1 when the second name has the next number, -1 when it has the one before, else 0."""
-    one, two = _numbered(node), _numbered(following)
+    one, two = _split_number(node), _split_number(following)
     if one is None or two is None or (one[0], one[2]) != (two[0], two[2]):
         return 0
     step = int(two[1]) - int(one[1])
@@ -174,14 +176,14 @@ def _step(node: str, following: str) -> int:
 
 def _is_one_row(first: str, last: str) -> bool:
     """Whether the numbers of two names are written alike: with the same width, or both without leading zeros."""
-    one, two = _numbered(first), _numbered(last)
+    one, two = _split_number(first), _split_number(last)
     if one is None or two is None:
         return False
     return len(one[1]) == len(two[1]) or not (one[1].startswith("0") or two[1].startswith("0"))
 
 
 def _range_text(run: list[str]) -> str:
-    first, last = _numbered(run[0]), _numbered(run[-1])
+    first, last = _split_number(run[0]), _split_number(run[-1])
     if len(run) == 1 or first is None or last is None:
         return run[0]
     return f"{first[0]}[{first[1]}-{last[1]}]{first[2]}"
@@ -190,26 +192,26 @@ def _range_text(run: list[str]) -> str:
 # --- version 2, reading ----------------------------------------------------------------------------------
 
 
-def _run(text: str, most: int) -> list[Seat]:
+def _parse_run(text: str, most: int) -> list[Seat]:
     """The seats of one run; none when it is not one of ours, or has more than `most`."""
     names, _, places = text.partition("=")
-    here = _places(places, most)
-    nodes = _nodes(names, most // len(here)) if here else []
+    here = _parse_devices(places, most)
+    nodes = _parse_nodes(names, most // len(here)) if here else []
     return [Seat(node, cards, slices) for node in nodes for cards, slices in here]
 
 
-def _places(text: str, most: int) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
+def _parse_devices(text: str, most: int) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
     found: list[tuple[int, tuple[tuple[int, int], ...]]] = []
     for part in text.split(","):
         seat = _SEAT.fullmatch(part)
         times = int(seat["times"] or 1) if seat else 0
         if seat is None or len(found) + times > most:
             return []
-        found += [(int(seat["cards"], _HEX), _slices(seat["slices"], "+"))] * times
+        found += [(int(seat["cards"], _HEX), _parse_slices(seat["slices"], "+"))] * times
     return found
 
 
-def _nodes(text: str, most: int) -> list[str]:
+def _parse_nodes(text: str, most: int) -> list[str]:
     span = _RANGE.fullmatch(text)
     if span is None:
         return [text] if most and _NAME.fullmatch(text) else []

@@ -21,7 +21,7 @@ def is_relevant(old: core.Pod | None, new: core.Pod) -> bool:
         old.spec.nodeName != new.spec.nodeName
         or old.status.phase != new.status.phase
         or old.metadata.deletionTimestamp != new.metadata.deletionTimestamp
-        or _unschedulable(old) != _unschedulable(new)
+        or _is_unschedulable(old) != _is_unschedulable(new)
     )
 
 
@@ -30,5 +30,5 @@ def left_unstarted(last: core.Pod) -> bool:
     return bool(last.spec.nodeName) and last.metadata.deletionTimestamp is None and last.status.phase != "Running"
 
 
-def _unschedulable(pod: core.Pod) -> bool:
+def _is_unschedulable(pod: core.Pod) -> bool:
     return any(c.type == "PodScheduled" and c.reason == "Unschedulable" for c in pod.status.conditions)

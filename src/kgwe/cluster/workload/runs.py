@@ -127,7 +127,7 @@ def read_job(job: core.Job) -> Run:
         resource=resources.JOB,
         meta=job.metadata,
         pods=pods,
-        seats=_seats(job.metadata, spec.template.spec, pods),
+        seats=_read_seats(job.metadata, spec.template.spec, pods),
         wanted=podspec.sum_requests(spec.template.spec),
         planned=plan_details.planned_amounts(job.metadata.annotations),
         details=plan_details.decode_details(job.metadata.annotations),
@@ -149,7 +149,7 @@ def read_deployment(deployment: apps.Deployment) -> Run:
         resource=resources.DEPLOYMENT,
         meta=deployment.metadata,
         pods=spec.replicas,
-        seats=_seats(deployment.metadata, spec.template.spec, spec.replicas),
+        seats=_read_seats(deployment.metadata, spec.template.spec, spec.replicas),
         wanted=podspec.sum_requests(spec.template.spec),
         planned=plan_details.planned_amounts(deployment.metadata.annotations),
         details=plan_details.decode_details(deployment.metadata.annotations),
@@ -160,7 +160,7 @@ def read_deployment(deployment: apps.Deployment) -> Run:
     )
 
 
-def _seats(meta: ObjectMeta, template: core.PodSpec, pods: int) -> tuple[Seat, ...]:
+def _read_seats(meta: ObjectMeta, template: core.PodSpec, pods: int) -> tuple[Seat, ...]:
     seats = placement_annotations.decode(meta.annotations.get(placement_annotations.PLAN_ANNOTATION, ""))
     pinned = placement_annotations.pinned_node(template)
     if pinned and pods <= 1:
@@ -254,10 +254,10 @@ def belongs_to(run: Run, workload: Workload) -> bool:
 def choose_run(runs: Iterable[Run], workload: Workload) -> Run | None:
     """Of all that claim to run the workload the one that does: the first that was made and is not on its way out."""
     mine = [run for run in runs if belongs_to(run, workload)]
-    return min(mine, key=_seniority, default=None)
+    return min(mine, key=_adoption_order, default=None)
 
 
-def _seniority(run: Run) -> tuple[bool, str, str]:
+def _adoption_order(run: Run) -> tuple[bool, str, str]:
     return (run.meta.deletionTimestamp is not None, run.meta.creationTimestamp or "", run.meta.uid)
 
 

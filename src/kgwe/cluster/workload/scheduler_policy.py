@@ -113,8 +113,8 @@ def limit_ask(ask: Ask, config: SchedulerConfig | None) -> Ask:
     if ask.gang is not None:
         gang = replace(
             ask.gang,
-            max_nodes_per_leaf=_tighter(ask.gang.max_nodes_per_leaf, nodes),
-            max_gpus_per_leaf=_tighter(ask.gang.max_gpus_per_leaf, gpus),
+            max_nodes_per_leaf=_tighter_limit(ask.gang.max_nodes_per_leaf, nodes),
+            max_gpus_per_leaf=_tighter_limit(ask.gang.max_gpus_per_leaf, gpus),
         )
         return replace(ask, gang=gang)
     near = ask.nearness
@@ -122,13 +122,13 @@ def limit_ask(ask: Ask, config: SchedulerConfig | None) -> Ask:
         ask,
         nearness=replace(
             near,
-            max_nodes_per_leaf=_tighter(near.max_nodes_per_leaf, nodes),
-            max_gpus_per_leaf=_tighter(near.max_gpus_per_leaf, gpus),
+            max_nodes_per_leaf=_tighter_limit(near.max_nodes_per_leaf, nodes),
+            max_gpus_per_leaf=_tighter_limit(near.max_gpus_per_leaf, gpus),
         ),
     )
 
 
-def _tighter(one: int, other: int) -> int:
+def _tighter_limit(one: int, other: int) -> int:
     """0 is no limit."""
     return min(one, other) if one and other else one or other
 

@@ -87,13 +87,13 @@ class Signer:
     # --- signing ----------------------------------------------------------------------------------------
 
     def sign_seat(self, pod: core.Pod, owner: str, number: int, place: Holding | Seat) -> str:
-        return self._sign(
+        return self._sign_facts(
             _seat_facts(pod.metadata, owner, number, place.node, placement_annotations.device_annotations(place)),
             place.node,
         )
 
     def sign_binding(self, namespace: str, uid: str, place: Holding) -> str:
-        return self._sign(
+        return self._sign_facts(
             _binding_facts(namespace, uid, place.node, placement_annotations.device_annotations(place)), place.node
         )
 
@@ -106,21 +106,21 @@ class Signer:
         }
         new = dict(annotations) if self.has_signed(run) else unknown | dict(annotations)
         facts = _plan_facts(run.namespace, run.labels.get(metadata_keys.UID_LABEL, ""), run.annotations | new)
-        return new | {SIGNATURE_ANNOTATION: self._sign(facts)}
+        return new | {SIGNATURE_ANNOTATION: self._sign_facts(facts)}
 
     def sign_run(self, body: dict[str, Any], owner: str, seats: Sequence[Seat]) -> None:
         """Sign the plan of a Job or Deployment before it is created, and what its template tells a single pod."""
         meta, template = body["metadata"], body["spec"]["template"].setdefault("metadata", {})
         namespace = meta["namespace"]
-        meta["annotations"][SIGNATURE_ANNOTATION] = self._sign(_plan_facts(namespace, owner, meta["annotations"]))
+        meta["annotations"][SIGNATURE_ANNOTATION] = self._sign_facts(_plan_facts(namespace, owner, meta["annotations"]))
         if len(seats) == 1:
             facts = _template_facts(namespace, owner, seats[0].node, placement_annotations.device_annotations(seats[0]))
             notes = template["annotations"] = dict(template.get("annotations") or {})
-            notes[SIGNATURE_ANNOTATION] = self._sign(facts, seats[0].node)
+            notes[SIGNATURE_ANNOTATION] = self._sign_facts(facts, seats[0].node)
 
-    def _sign(self, facts: Facts, node: str = "") -> str:
+    def _sign_facts(self, facts: Facts, node: str = "") -> str:
         name, key = next(iter(self._keys.items()))
-        return f"{name}.{_mac(key, facts)}.{node}"
+        return f"{name}.{_compute_mac(key, facts)}.{node}"
 
     # --- checking ---------------------------------------------------------------------------------------
 
@@ -149,11 +149,11 @@ class Signer:
             return False
         if placement_annotations.SEAT_ANNOTATION in notes:
             seat = placement_annotations.seat_of(notes)
-            return seat is not None and self._accepts(text, _seat_facts(meta, *seat, node, notes))
+            return seat is not None and self._verify(text, _seat_facts(meta, *seat, node, notes))
         owner = meta.labels.get(metadata_keys.UID_LABEL, "")
-        if owner and self._accepts(text, _template_facts(meta.namespace, owner, node, notes)):
+        if owner and self._verify(text, _template_facts(meta.namespace, owner, node, notes)):
             return True
-        return self._accepts(text, _binding_facts(meta.namespace, meta.uid, node, notes))
+        return self._verify(text, _binding_facts(meta.namespace, meta.uid, node, notes))
 
     def has_signed_seat(self, pod: core.Pod, owner: str, number: int, *, is_single: bool) -> bool:
         """Whether a pod without forged decisions (`strip_unsigned`) was given this seat.
@@ -166,18 +166,20 @@ class Signer:
         if not is_single or placement_annotations.SEAT_ANNOTATION in notes:
             return placement_annotations.seat_of(notes) == (owner, number)
         facts = _template_facts(pod.metadata.namespace, owner, signed_node(notes), notes)
-        return self._accepts(notes[SIGNATURE_ANNOTATION], facts)
+        return self._verify(notes[SIGNATURE_ANNOTATION], facts)
 
     def has_signed(self, run: ObjectMeta) -> bool:
         """Whether the plan on a Job or Deployment is the one that KGWE stored for the workload it is labelled with."""
         notes = run.annotations
         owner = run.labels.get(metadata_keys.UID_LABEL, "")
-        return self._accepts(notes.get(SIGNATURE_ANNOTATION, ""), _plan_facts(run.namespace, owner, notes))
+        return self._verify(notes.get(SIGNATURE_ANNOTATION, ""), _plan_facts(run.namespace, owner, notes))
 
-    def _accepts(self, text: str, facts: Facts) -> bool:
+    def _verify(self, text: str, facts: Facts) -> bool:
         name, _, rest = text.partition(".")
         key = self._keys.get(name)
-        return key is not None and hmac.compare_digest(rest.partition(".")[0].encode(), _mac(key, facts).encode())
+        return key is not None and hmac.compare_digest(
+            rest.partition(".")[0].encode(), _compute_mac(key, facts).encode()
+        )
 
 
 def signed_node(annotations: Mapping[str, str]) -> str:
@@ -195,15 +197,15 @@ def strip_decisions(pod: core.Pod) -> core.Pod:
 
 
 def _seat_facts(meta: ObjectMeta, owner: str, number: int, node: str, given: Mapping[str, str]) -> Facts:
-    return ("seat", meta.namespace, owner, meta.creationTimestamp or "", str(number), node, *_gpus(given))
+    return ("seat", meta.namespace, owner, meta.creationTimestamp or "", str(number), node, *_gpu_facts(given))
 
 
 def _template_facts(namespace: str, owner: str, node: str, given: Mapping[str, str]) -> Facts:
-    return ("template", namespace, owner, node, *_gpus(given))
+    return ("template", namespace, owner, node, *_gpu_facts(given))
 
 
 def _binding_facts(namespace: str, uid: str, node: str, given: Mapping[str, str]) -> Facts:
-    return ("binding", namespace, uid, node, *_gpus(given))
+    return ("binding", namespace, uid, node, *_gpu_facts(given))
 
 
 def _plan_facts(namespace: str, owner: str, annotations: Mapping[str, str]) -> Facts:
@@ -213,11 +215,11 @@ def _plan_facts(namespace: str, owner: str, annotations: Mapping[str, str]) -> F
     return ("plan", namespace, owner, *(annotations.get(name, "") for name in names), *told)
 
 
-def _gpus(given: Mapping[str, str]) -> tuple[str, str]:
+def _gpu_facts(given: Mapping[str, str]) -> tuple[str, str]:
     return given.get(placement_annotations.CARDS_ANNOTATION, ""), given.get(placement_annotations.SLICES_ANNOTATION, "")
 
 
-def _mac(key: bytes, facts: Facts) -> str:
+def _compute_mac(key: bytes, facts: Facts) -> str:
     # As JSON: no two lists of texts have the same.
     return hmac.digest(key, msgspec.json.encode(facts), "sha256").hex()[:_MAC_CHARS]
 

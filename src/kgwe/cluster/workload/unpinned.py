@@ -14,16 +14,16 @@ def strip_placement(pod: core.Pod) -> core.Pod:
     if spec.nodeName:
         spec = msgspec.structs.replace(spec, nodeName="")
     if placement_annotations.SEAT_ANNOTATION in pod.metadata.annotations:
-        spec = msgspec.structs.replace(spec, affinity=_unpinned(spec))
+        spec = msgspec.structs.replace(spec, affinity=_remove_pin(spec))
     return pod if spec is pod.spec else msgspec.structs.replace(pod, spec=spec)
 
 
 def without_pin(pod: core.Pod) -> core.Pod:
     """As its owner would make it again: without the affinity to a seat that it has lost."""
-    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=_unpinned(pod.spec)))
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=_remove_pin(pod.spec)))
 
 
-def _unpinned(spec: core.PodSpec) -> core.Affinity:
+def _remove_pin(spec: core.PodSpec) -> core.Affinity:
     """Without the line that names its node; a term that consisted of nothing else was not there before."""
     required = spec.affinity.nodeAffinity.required
     here = placement_annotations.pinned_node(spec)

@@ -203,7 +203,7 @@ def from_warp(obj: WarpGPUWorkload) -> Workload:
         framework="",
         model_name=spec.modelName,
         template={},
-        status=_status(status, status.assignedNode),
+        status=_read_status(status, status.assignedNode),
         asked_priority=WARP_PRIORITY.get(spec.priority, 0),
     )
 
@@ -228,7 +228,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         divisible=resource == amounts.GPU and spec.gpusPerPod is None,
         device_mode=spec.deviceMode,
         needs=Needs(
-            preference=_preference(spec),
+            preference=_read_preference(spec),
             min_bandwidth_gbps=wants.required_bandwidth_gb_per_s or 0.0,
             min_memory_gb=wants.minMemoryGB or 0,
             gpu_model=wants.gpuModel,
@@ -241,7 +241,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
             segments=(Segment(near.segmentSize, near.segmentLevel or NVLINK),) if near.segmentSize else (),
             hardware=Hardware(wants.hardware),
         ),
-        strategy=_strategy(spec),
+        strategy=_read_strategy(spec),
         priority=spec.priority,
         max_retries=spec.retryPolicy.maxRetries,
         backoff_s=spec.retryPolicy.backoffSeconds,
@@ -253,7 +253,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         framework=spec.framework,
         model_name="",
         template=spec.podTemplate,
-        status=_status(status, status.scheduledNode),
+        status=_read_status(status, status.scheduledNode),
         share=wants.share or 0.0,
         asked_priority=spec.priority,
         priority_class=_priority_class(spec.podTemplate),
@@ -270,7 +270,7 @@ def _priority_class(template: dict[str, Any]) -> str:
 _TALKATIVE: Final = frozenset({"ModelParallel", "Hybrid", "FSDP", "DeepSpeed"})
 
 
-def _preference(spec: GPUWorkloadSpec) -> Preference:
+def _read_preference(spec: GPUWorkloadSpec) -> Preference:
     """What was asked for; work that says how much its ranks talk, and nothing of wiring, goes where wiring is best."""
     preference = Preference(spec.gpuRequirements.topology.preference)
     distributed = spec.distributedConfig
@@ -279,13 +279,13 @@ def _preference(spec: GPUWorkloadSpec) -> Preference:
     return preference
 
 
-def _strategy(spec: GPUWorkloadSpec) -> str:
+def _read_strategy(spec: GPUWorkloadSpec) -> str:
     if spec.schedulingStrategy in ("", "score") and spec.workloadType == WorkloadType.INFERENCE and spec.pods > 1:
         return "distributed"
     return spec.schedulingStrategy
 
 
-def _status(status: Any, node: str) -> Status:
+def _read_status(status: Any, node: str) -> Status:
     return Status(
         phase=status.phase,
         message=status.message,
@@ -297,15 +297,15 @@ def _status(status: Any, node: str) -> Status:
         completion_time=status.completionTime,
         observed_generation=status.observedGeneration,
         conditions=status.conditions,
-        placed=_placed(status),
-        estimate=_estimate(status),
+        placed=_read_placed(status),
+        estimate=_read_estimate(status),
         certificate=getattr(status, "reasons", "") if not node else "",
         gpus=getattr(status, "requestedGPUs", ""),
         nodes=getattr(status, "nodeSummary", ""),
     )
 
 
-def _placed(status: Any) -> Placed | None:
+def _read_placed(status: Any) -> Placed | None:
     if not getattr(status, "placements", ()):
         return None
     return Placed(
@@ -323,19 +323,19 @@ def _placed(status: Any) -> Placed | None:
     )
 
 
-def _estimate(status: Any) -> tuple[str, str] | None:
+def _read_estimate(status: Any) -> tuple[str, str] | None:
     estimate = getattr(status, "estimatedStart", None)
     return (estimate.p50, estimate.p90) if estimate is not None else None
 
 
 def status_patch(workload: Workload, new: Status) -> dict[str, Any] | None:
     """The merge patch that turns the stored status into `new`; None when they are equal."""
-    old_body, new_body = _body(workload.kind, workload.status), _body(workload.kind, new)
+    old_body, new_body = _status_body(workload.kind, workload.status), _status_body(workload.kind, new)
     changed = {field: value for field, value in new_body.items() if old_body[field] != value}
     return {"status": changed} if changed else None
 
 
-def _body(kind: Kind, status: Status) -> dict[str, Any]:
+def _status_body(kind: Kind, status: Status) -> dict[str, Any]:
     # Absent and empty mean the same to a reader; null in a merge patch takes the field away.
     body = {
         "phase": status.phase or None,

@@ -176,7 +176,7 @@ class Patience:
     def look_after(self, seconds: float, owner: str) -> bool:
         """Whether its seats are released by then."""
         self.clock.now += seconds
-        self.overdue._look(owner)
+        self.overdue._look_at(owner)
         return bool(self.revoked)
 
 

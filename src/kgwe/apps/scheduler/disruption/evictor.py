@@ -67,7 +67,7 @@ class Evictor:
         self._state = deps.state
         self._queue: WorkQueue[str] = WorkQueue(base_s=0.5, ceiling_s=_CEILING_S)
         self._why: dict[str, str] = {}  # pod uid -> why it goes
-        self._pool = WorkerPool(self._queue, self._remove, workers=_WORKERS, on_error=self._handle_error)
+        self._pool = WorkerPool(self._queue, self._remove_now, workers=_WORKERS, on_error=self._handle_error)
 
     def start(self) -> None:
         self._pool.start()
@@ -95,7 +95,7 @@ class Evictor:
         else:
             log.error("eviction_crashed", pod=uid, exc_info=error)
 
-    async def _remove(self, uid: str) -> None:
+    async def _remove_now(self, uid: str) -> None:
         pod = self._state.pods.get(uid)
         if pod is None:
             self._why.pop(uid, None)
@@ -104,7 +104,7 @@ class Evictor:
         # A pod that never had a node has not failed, whatever controller owns it.
         counted = not self._state.is_external(pod) or not pod.spec.nodeName
         if self._must_force(pod):
-            await self._force(pod, self._why[uid], counted=counted)
+            await self._force_delete(pod, self._why[uid], counted=counted)
         elif pod.metadata.deletionTimestamp is None:
             await evict_pod(self._client, pod)
         if counted:
@@ -120,7 +120,7 @@ class Evictor:
             return late_s > _OVERDUE_S
         return found is NodeFault.LOST
 
-    async def _force(self, pod: core.Pod, why: str, *, counted: bool) -> None:
+    async def _force_delete(self, pod: core.Pod, why: str, *, counted: bool) -> None:
         meta = pod.metadata
         if pod.spec.nodeName and not counted:
             await mark_failed(self._client, pod, why)

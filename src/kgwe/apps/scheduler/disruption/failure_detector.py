@@ -79,11 +79,11 @@ class FailureDetector:
 
     def confirm_failures(self, now: float, nodes: int) -> float | None:
         """Believe what is old enough; returns when to ask again, None: not before something changes."""
-        due = [self._due(seen) for seen in self._nodes.values() if not seen.believed]
-        held_until = self._storm(now, nodes)
+        due = [self._confirmed_at(seen) for seen in self._nodes.values() if not seen.believed]
+        held_until = self._storm_end(now, nodes)
         if held_until <= now:
             for seen in self._nodes.values():
-                seen.believed = seen.believed or self._due(seen) <= now
+                seen.believed = seen.believed or self._confirmed_at(seen) <= now
         later = [max(at, held_until) for at in due if max(at, held_until) > now]
         later += [at + self.patience.gather_s for at in self._cards.values() if at + self.patience.gather_s > now]
         return min(later, default=None)
@@ -105,11 +105,11 @@ class FailureDetector:
         """Until when a storm holds everything back; 0: there is none."""
         return self._hold_until
 
-    def _due(self, seen: _Seen) -> float:
+    def _confirmed_at(self, seen: _Seen) -> float:
         wait_s = self.patience.gather_s if seen.fault is NodeFault.LOST else self.patience.not_ready_s
         return seen.since + wait_s
 
-    def _storm(self, now: float, nodes: int) -> float:
+    def _storm_end(self, now: float, nodes: int) -> float:
         """Until when to wait because so much fails at once; 0: it does not."""
         count = len(self._nodes)
         if count < self.patience.least or count <= self.patience.share * nodes:

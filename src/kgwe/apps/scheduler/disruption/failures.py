@@ -33,7 +33,7 @@ class Failures:
     def describe(self, places: Iterable[Holding], fault: Callable[[str], NodeFault | None]) -> str:
         """What of it hit these places, for people."""
         parts = []
-        for node, cards in sorted(self._hit(places).items()):
+        for node, cards in sorted(self._failed_gpus_of(places).items()):
             if node in self.nodes:
                 found = fault(node)
                 parts.append(f"node {node} is {found.value if found else 'lost'}")
@@ -43,7 +43,7 @@ class Failures:
         more = [f"{len(parts) - _MOST_NAMED} more failed"] if len(parts) > _MOST_NAMED else []
         return " and ".join(parts[:_MOST_NAMED] + more)
 
-    def _hit(self, places: Iterable[Holding]) -> dict[str, int]:
+    def _failed_gpus_of(self, places: Iterable[Holding]) -> dict[str, int]:
         found: dict[str, int] = {}
         for place in places:
             if self.affects(place):

@@ -108,9 +108,9 @@ class RecoveryExecutor:
         for owner, run in list(self._state.runs.items()):
             try:
                 note = run.meta.annotations.get(metadata_keys.NOTE_ANNOTATION)
-                if note is not None and self._strays(run):
-                    self._track(owner, RecoveryInProgress(self._clock(), note))
-                    self._advance(owner)
+                if note is not None and self._find_misplaced(run):
+                    self._track_move(owner, RecoveryInProgress(self._clock(), note))
+                    self._advance_move(owner)
             except Exception as exc:  # noqa: BLE001 - an error of one run; the term begins for the others
                 self._faults.record("recovery", owner, exc)
 
@@ -124,13 +124,13 @@ class RecoveryExecutor:
         owner = repaired.workload
         before = self._under_way.get(owner)
         since = since if before is None else min(since, before.since)
-        self._track(owner, RecoveryInProgress(since, words, len(repaired.moves)))
+        self._track_move(owner, RecoveryInProgress(since, words, len(repaired.moves)))
         self.record_event(owner, "Warning", Reason.RECOVERING, words)
         log.info("recovering", owner=owner, outcome=str(repaired.outcome), plan=words)
         if parse_gang(owner) is not None:
             self._move_gang(owner, repaired)
         elif len(self._state.runs[owner].seats) == 1:
-            self._renew(owner, repaired)
+            self._recreate_run(owner, repaired)
         else:
             self._move_run(owner, repaired, gang)
         self._on_change(owner)
@@ -158,19 +158,19 @@ class RecoveryExecutor:
         """Something about the owner's run or pods changed."""
         self.restart_failing(owner)
         if owner in self._under_way:
-            self._advance(owner)
+            self._advance_move(owner)
 
-    def _track(self, owner: str, repairing: RecoveryInProgress) -> None:
+    def _track_move(self, owner: str, repairing: RecoveryInProgress) -> None:
         self._under_way[owner] = repairing
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
+            self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch_moves)
 
-    def _watch(self) -> None:
+    def _watch_moves(self) -> None:
         self._timer = None
         for owner in list(self._under_way):
-            self._advance(owner)
+            self._advance_move(owner)
         if self._under_way:
-            self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
+            self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch_moves)
 
     # --- workloads that ended because of what failed ---------------------------------------------------------
 
@@ -204,11 +204,11 @@ class RecoveryExecutor:
         words = f"{cause}, and it failed there; it starts again elsewhere"
         since = self._clock() if known is None else known.since
         self._planner.interruptions.record(owner, Reason.RECOVERING, words)
-        self._track(owner, RecoveryInProgress(since, words, replaced=run.meta.uid))
+        self._track_move(owner, RecoveryInProgress(since, words, replaced=run.meta.uid))
         self._metrics.recoveries.labels("Restarted").inc()
         self._on_lost({place.node for place in places if failures.affects(place)})
         self.record_event(owner, "Warning", Reason.RECOVERING, words)
-        self._tasks.spawn(self._delete(owner, run))
+        self._tasks.spawn(self._delete_run(owner, run))
 
     def _failures_of(self, run: Run) -> Failures:
         """What of the run's hardware has failed."""
@@ -244,15 +244,15 @@ class RecoveryExecutor:
             annotations[metadata_keys.ROUND_ANNOTATION] = str(relocation.round_of(run.meta.annotations) + 1)
         self._under_way[owner].writing = True
         self._state.run_registry.move(owner, tuple(seats), details)
-        self._tasks.spawn(self._write(owner, before, annotations))
+        self._tasks.spawn(self._write_plan(owner, before, annotations))
 
     def _start_again(self, owner: str, run: Run) -> None:
         """Delete the run: its workload is planned as a whole again, which gives a shorter plan."""
         self._planner.interruptions.record(owner, Reason.RECOVERING, self._under_way[owner].words)
         self._under_way[owner].replaced = run.meta.uid
-        self._tasks.spawn(self._delete(owner, run))
+        self._tasks.spawn(self._delete_run(owner, run))
 
-    async def _write(self, owner: str, before: tuple[Seat, ...], annotations: Mapping[str, str]) -> None:
+    async def _write_plan(self, owner: str, before: tuple[Seat, ...], annotations: Mapping[str, str]) -> None:
         """Store the new plan where it replaces the old one, and nothing else; then see that it comes true."""
         run = self._state.runs.get(owner)
         try:
@@ -269,11 +269,11 @@ class RecoveryExecutor:
             self._again()
         elif repairing is not None:
             repairing.writing = False
-            self._advance(owner)
+            self._advance_move(owner)
 
     # --- a single pod of ours ---------------------------------------------------------------------------
 
-    def _renew(self, owner: str, repaired: Repaired) -> None:
+    def _recreate_run(self, owner: str, repaired: Repaired) -> None:
         """A Job cannot move: it is deleted and created again at the place that is reserved for it."""
         run = self._state.runs[owner]
         (move,) = repaired.moves
@@ -281,9 +281,9 @@ class RecoveryExecutor:
         self._planner.reserve(owner, {0: Holding(place.node, run.wanted, place.gpus, place.slices)}, ready=True)
         self._planner.interruptions.record(owner, Reason.RECOVERING, self._under_way[owner].words)
         self._under_way[owner].replaced = run.meta.uid
-        self._tasks.spawn(self._delete(owner, run))
+        self._tasks.spawn(self._delete_run(owner, run))
 
-    async def _delete(self, owner: str, run: Run) -> None:
+    async def _delete_run(self, owner: str, run: Run) -> None:
         try:
             with contextlib.suppress(errors.NotFound, errors.Conflict):
                 await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=run.meta.uid)
@@ -312,14 +312,14 @@ class RecoveryExecutor:
 
     # --- on the way -------------------------------------------------------------------------------------
 
-    def _advance(self, owner: str) -> None:
+    def _advance_move(self, owner: str) -> None:
         """Delete pods that are in the way of the plan, and report when everything runs again."""
         repairing = self._under_way[owner]
         if repairing.writing:
             return
         run = self._state.runs.get(owner)
         if run is not None and run.meta.uid != repairing.replaced:
-            for uid in self._strays(run):
+            for uid in self._find_misplaced(run):
                 self._evictor.remove_pod(uid, repairing.words)
             for pod in self._state.run_registry.unseated(owner):
                 self._seat(owner, pod)
@@ -348,7 +348,7 @@ class RecoveryExecutor:
         ended = run.ended is not None if run is not None else not repairing.replaced
         return late_s > _LONGEST_S or ended
 
-    def _strays(self, run: Run) -> list[str]:
+    def _find_misplaced(self, run: Run) -> list[str]:
         pods = self._state.pods_of(run).values()
         cards = functools.partial(effective_seats.effective_cards, self._state)
         return [
@@ -360,7 +360,7 @@ class RecoveryExecutor:
         places = self._state.ledger.reserved_seats(owner)
         if not places or (run is not None and run.meta.uid == repairing.replaced):
             return False
-        if run is not None and self._strays(run):
+        if run is not None and self._find_misplaced(run):
             return False
         pods = [self._state.pods.get(self._state.ledger.pod_in(owner, number)) for number in places]
         return all(pod is not None and pod.status.phase == "Running" for pod in pods)

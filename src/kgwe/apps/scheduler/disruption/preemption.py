@@ -128,18 +128,18 @@ class PreemptionController:
         """A pod has gone: it may have been the last victim."""
         for owner, each in list(self.under_way.items()):
             if self._planner.waiting_ask(owner) is None:
-                self._end(owner, "the work is gone or has found another place")
+                self._end_preemption(owner, "the work is gone or has found another place")
             elif each.evicted and self._are_gone(each):
                 del self.under_way[owner]
                 log.info("preempted", owner=owner, seconds=round(self._clock() - each.since, 2))
                 self._planner.place_reserved(owner)
             elif self._clock() - each.since > _PATIENCE_S:
-                self._end(owner, "its victims did not go")
+                self._end_preemption(owner, "its victims did not go")
 
     def forget(self, owner: str) -> None:
         self._tried.pop(owner, None)
         if owner in self.under_way:
-            self._end(owner, "the work is gone")
+            self._end_preemption(owner, "the work is gone")
 
     def _are_gone(self, each: PreemptionInProgress) -> bool:
         runs = self._state.runs
@@ -147,7 +147,7 @@ class PreemptionController:
             owner not in runs or runs[owner].meta.uid != uid for owner, uid in each.runs.items()
         )
 
-    def _end(self, owner: str, why: str) -> None:
+    def _end_preemption(self, owner: str, why: str) -> None:
         del self.under_way[owner]
         self._planner.release_reservation(owner)
         log.info("preemption_ended", owner=owner, reason=why)
@@ -168,9 +168,9 @@ class PreemptionController:
         self.handle_freed_capacity()
         if self._looking is None and scheduler_policy.spec_of(self._state.config).enablePreemption:
             self._looking = asyncio.create_task(self._look_for_victims())
-            self._looking.add_done_callback(self._looked)
+            self._looking.add_done_callback(self._handle_look_done)
 
-    def _looked(self, task: asyncio.Task[None]) -> None:
+    def _handle_look_done(self, task: asyncio.Task[None]) -> None:
         self._looking = None
         broken = None if task.cancelled() else task.exception()
         if isinstance(broken, Exception):
@@ -181,33 +181,33 @@ class PreemptionController:
         in_vain: set[tuple[Ask, int]] = set()
         seen, running = (-1, -1), list[Running]()
         budgets = DisruptionBudgets(self._state.budgets)
-        for ask in itertools.islice(self._candidates(), _MOST):
+        for ask in itertools.islice(self._list_preemptors(), _MOST):
             fleet = self._state.fleet
             if seen != (fleet.generation, fleet.snapshot.version):
                 seen, budgets = (fleet.generation, fleet.snapshot.version), DisruptionBudgets(self._state.budgets)
-                running = list(self._victims(budgets))
+                running = list(self._list_victims(budgets))
             victims = [each for each in running if each.priority < ask.priority]
             shape = (ask.without_identity(), ask.priority)
             if not victims or shape in in_vain:
                 continue
             self._tried[ask.owner] = (self._clock(), self._state.fleet.snapshot.version)
-            if not await self._preempt(ask, victims, budgets):
+            if not await self._try_preempt(ask, victims, budgets):
                 in_vain.add(shape)
         if self._planner.waiting_count:
             self._look_in(_AGAIN_S)
 
-    async def _preempt(self, ask: Ask, victims: Sequence[Running], budgets: DisruptionBudgets) -> bool:
+    async def _try_preempt(self, ask: Ask, victims: Sequence[Running], budgets: DisruptionBudgets) -> bool:
         """Whether victims were found for it. An error is this work's alone; it is tried again as seldom as others."""
         try:
-            plan = await self._plan(ask, victims, budgets)
+            plan = await self._plan_preemption(ask, victims, budgets)
             if plan is not None:
-                self._begin(ask, plan, budgets)
+                self._begin_preemption(ask, plan, budgets)
         except Exception as exc:  # noqa: BLE001 - counted; the others have their turn
             self._faults.record("preempt", ask.owner, exc)
             return False
         return plan is not None
 
-    def _candidates(self) -> Iterator[Ask]:
+    def _list_preemptors(self) -> Iterator[Ask]:
         """Work that waits, the most important first; each once per version of the fleet, and not too often."""
         planner = self._planner
         lowest = min(self._census.list_preemptible_priorities(), default=None)
@@ -218,10 +218,10 @@ class PreemptionController:
         for ask in sorted(asks, key=lambda each: each.sort_key()):
             at, version = self._tried.get(ask.owner, (-_AGAIN_S, -1))
             is_due = self._clock() >= at + (_PAUSE_S if version != self._state.fleet.snapshot.version else _AGAIN_S)
-            if planner.waiting_ask(ask.owner) and ask.owner not in self.under_way and is_due and self._may(ask):
+            if planner.waiting_ask(ask.owner) and ask.owner not in self.under_way and is_due and self._may_preempt(ask):
                 yield ask
 
-    def _may(self, ask: Ask) -> bool:
+    def _may_preempt(self, ask: Ask) -> bool:
         """Whether the work may stop others: pods can say that they never do.
 
         Where parts of a gang are bound to different places, room that one of them could use may not help the other.
@@ -233,7 +233,7 @@ class PreemptionController:
         pods = owners.pods(ask.owner) if isinstance(owners.resolve(ask.owner), ExternalGangOwner) else []
         return all(pod.spec.preemptionPolicy != "Never" for pod in pods)
 
-    def _victims(self, budgets: DisruptionBudgets) -> Iterator[Running]:
+    def _list_victims(self, budgets: DisruptionBudgets) -> Iterator[Running]:
         """Everything that says it may be stopped, with the budget it counts against."""
         busy = frozenset().union(*(each.pods for each in self.under_way.values()))
         for running in self._census.list_preemptible(self._faults.record):
@@ -243,7 +243,9 @@ class PreemptionController:
             if budget is not None and not dying:
                 yield replace(running, budget=budget)
 
-    async def _plan(self, ask: Ask, victims: Sequence[Running], budgets: DisruptionBudgets) -> PreemptionPlan | None:
+    async def _plan_preemption(
+        self, ask: Ask, victims: Sequence[Running], budgets: DisruptionBudgets
+    ) -> PreemptionPlan | None:
         """In a thread, on a copy; what has changed on its nodes meanwhile makes it void."""
         fleet = self._state.fleet
         if self._copy is None:
@@ -278,7 +280,7 @@ class PreemptionController:
 
     # --- stopping them ----------------------------------------------------------------------------------
 
-    def _begin(self, ask: Ask, plan: PreemptionPlan, budgets: DisruptionBudgets) -> None:
+    def _begin_preemption(self, ask: Ask, plan: PreemptionPlan, budgets: DisruptionBudgets) -> None:
         owner = ask.owner
         if self._planner.waiting_ask(owner) != ask:
             return
@@ -299,12 +301,14 @@ class PreemptionController:
             self._clock(), f"stops {listed}", frozenset(pod.metadata.uid for pod in pods if pod.spec.nodeName), runs
         )
         self.under_way[owner] = preempting
-        self._planner.reserve(owner, dict(enumerate(self._places(ask, plan))), ready=False)
-        self._say(owner, "Preempting", f"{preempting.words} to start; it costs {plan.cost.gpu_hours:.2f} GPU-hours")
+        self._planner.reserve(owner, dict(enumerate(self._list_places(ask, plan))), ready=False)
+        self._record_event(
+            owner, "Preempting", f"{preempting.words} to start; it costs {plan.cost.gpu_hours:.2f} GPU-hours"
+        )
         log.info("preempting", owner=owner, victims=names, proven=plan.proven, gpu_hours=round(plan.cost.gpu_hours, 3))
-        self._tasks.spawn(self._stop(ask, preempting, pods, budgets))
+        self._tasks.spawn(self._stop_victims(ask, preempting, pods, budgets))
 
-    def _places(self, ask: Ask, plan: PreemptionPlan) -> Iterator[Holding]:
+    def _list_places(self, ask: Ask, plan: PreemptionPlan) -> Iterator[Holding]:
         """The room the work will need, by rank."""
         whole = planning.divide_ask(self._state.fleet.fitter, ask)
         nodes = self._state.fleet.snapshot.nodes
@@ -316,7 +320,7 @@ class PreemptionController:
             seat = Seat.from_grant(nodes[grant.node].name, grant)
             yield Holding(seat.node, amounts, seat.gpus, seat.slices)
 
-    async def _stop(
+    async def _stop_victims(
         self, ask: Ask, preempting: PreemptionInProgress, pods: Sequence[core.Pod], budgets: DisruptionBudgets
     ) -> None:
         """Pods under a budget first, one by one: when one is refused, the others are still running."""
@@ -325,27 +329,27 @@ class PreemptionController:
         evicted: list[core.Pod] = []
         try:
             for pod in covered:
-                await self._evict(pod)
+                await self._evict_pod(pod)
                 evicted.append(pod)
-            await asyncio.gather(*(self._evict(pod) for pod in others))
+            await asyncio.gather(*(self._evict_pod(pod) for pod in others))
             for victim, uid in preempting.runs.items():
-                await self._delete(victim, uid, ask)
+                await self._delete_pod(victim, uid, ask)
         except errors.KgweError as exc:
             await self._call_off(ask.owner, exc, evicted)
             return
         self._metrics.preemptions.inc(len(covered) + len(others))
         for victim in preempting.runs:
-            self._say(
+            self._record_event(
                 victim, "Preempted", f"stopped so that {ask.name or ask.owner} of priority {ask.priority} can start"
             )
         preempting.evicted = True
         self.handle_freed_capacity()
 
-    async def _evict(self, pod: core.Pod) -> None:
+    async def _evict_pod(self, pod: core.Pod) -> None:
         with contextlib.suppress(errors.NotFound):
             await eviction.evict_pod(self._client, pod)
 
-    async def _delete(self, victim: str, uid: str, ask: Ask) -> None:
+    async def _delete_pod(self, victim: str, uid: str, ask: Ask) -> None:
         run = self._state.runs.get(victim)
         if run is None or run.meta.uid != uid:
             return
@@ -356,9 +360,9 @@ class PreemptionController:
     async def _call_off(self, owner: str, why: errors.KgweError, evicted: Sequence[core.Pod]) -> None:
         """Pods evicted already are created again by their owners; those of Jobs of ours at once."""
         if owner in self.under_way:
-            self._end(owner, str(why))
+            self._end_preemption(owner, str(why))
         refused = isinstance(why, DisruptionBudgetRefused)
-        self._say(owner, "PreemptionRefused" if refused else "PreemptionFailed", str(why))
+        self._record_event(owner, "PreemptionRefused" if refused else "PreemptionFailed", str(why))
         for pod in evicted:
             if not self._state.is_external(pod):
                 with contextlib.suppress(errors.KgweError):
@@ -366,7 +370,7 @@ class PreemptionController:
 
     # --- words ------------------------------------------------------------------------------------------
 
-    def _say(self, owner: str, reason: str, words: str) -> None:
+    def _record_event(self, owner: str, reason: str, words: str) -> None:
         """Record an Event on the workload, or on a pod of the gang."""
         target = self._state.owners.event_target(owner)
         if target is not None:

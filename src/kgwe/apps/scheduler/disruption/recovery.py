@@ -84,7 +84,7 @@ class RecoveryController:
             planner,
             evictor,
             seat=seat,
-            again=self._again,
+            again=self._look_again,
             on_change=on_trouble,
             on_lost=on_lost,
             clock=clock,
@@ -114,7 +114,7 @@ class RecoveryController:
 
     def start(self) -> None:
         """Look at everything once: failures may be old, and plans stored that were not carried out."""
-        for node in {place.node for owner in self._state.ledger.owners() for place in self._places(owner)}:
+        for node in {place.node for owner in self._state.ledger.owners() for place in self._list_places(owner)}:
             self.handle_node_health(node)
         self._take_over_troubles()
         self._executor.resume()
@@ -148,12 +148,12 @@ class RecoveryController:
         """Something about the owner's run or pods changed."""
         self._executor.handle_change(owner)
 
-    def _stick(self, owner: str, reason: str, words: str) -> None:
+    def _set_trouble(self, owner: str, reason: str, words: str) -> None:
         if self._stuck.get(owner) != (reason, words):
             self._stuck[owner] = reason, words
             self._on_trouble(owner)
 
-    def _unstick(self, owner: str) -> None:
+    def _clear_trouble(self, owner: str) -> None:
         if self._stuck.pop(owner, None) is not None:
             self._on_trouble(owner)
 
@@ -161,7 +161,7 @@ class RecoveryController:
         if self._timer is not None:
             self._timer.cancel()
         for owner in list(self._lacking):
-            self._suffices(owner)
+            self._stop_waiting(owner)
         await self._executor.stop()
 
     def handle_node_health(self, node: str) -> None:
@@ -180,18 +180,18 @@ class RecoveryController:
     def handle_found_place(self, lost: str) -> None:
         """The planner has kept room for what an owner lost: look again, at once."""
         self._planner.confirm_plan(lost)
-        self._look()
+        self._look_for_failures()
 
     def forget(self, owner: str) -> None:
         self._executor.forget(owner)
-        self._suffices(owner)
+        self._stop_waiting(owner)
         self._left_alone.discard(owner)
         self._stuck.pop(owner, None)
         self.census.forget(owner)
 
     # --- looking ----------------------------------------------------------------------------------------
 
-    def _again(self) -> None:
+    def _look_again(self) -> None:
         self._look_at(self._clock() + _AGAIN_S)
 
     def _look_at(self, when: float) -> None:
@@ -200,9 +200,9 @@ class RecoveryController:
                 return
             self._timer.cancel()
         self._due = when
-        self._timer = asyncio.get_running_loop().call_later(max(when - self._clock(), 0.0), self._look)
+        self._timer = asyncio.get_running_loop().call_later(max(when - self._clock(), 0.0), self._look_for_failures)
 
-    def _look(self) -> None:
+    def _look_for_failures(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -210,7 +210,7 @@ class RecoveryController:
             self._look_now()
         except Exception as exc:  # noqa: BLE001 - the next look may succeed
             self._faults.record("recovery", "", exc)
-            self._again()
+            self._look_again()
 
     def _look_now(self) -> None:
         now = self._clock()
@@ -218,46 +218,46 @@ class RecoveryController:
         if again is not None:
             self._look_at(again)
         failures = Failures(self._detector.failed_nodes(), self._detector.failed_gpus(now))
-        hit = [owner for owner in self._state.ledger.owners() if any(map(failures.affects, self._places(owner)))]
+        hit = [owner for owner in self._state.ledger.owners() if any(map(failures.affects, self._list_places(owner)))]
         for owner in set(self._lacking).difference(hit):
-            self._suffices(owner)  # what it lost has come back
+            self._stop_waiting(owner)  # what it lost has come back
         inherited = self._inherited if now < self._settled_at else frozenset()
         for owner in set(self._stuck).difference(hit, inherited):
-            self._unstick(owner)
+            self._clear_trouble(owner)
         self._left_alone.intersection_update(hit)
         self._counted.intersection_update(hit)
         if hit:
-            self._plan(hit, failures)
+            self._plan_recovery(hit, failures)
 
-    def _places(self, owner: str) -> Sequence[Holding]:
+    def _list_places(self, owner: str) -> Sequence[Holding]:
         return tuple(effective_seats.effective_seats(self._state, owner).values())
 
-    def _plan(self, hit: Sequence[str], failures: Failures) -> None:
+    def _plan_recovery(self, hit: Sequence[str], failures: Failures) -> None:
         """One plan for all that were hit; of that, as much is begun as may be on its way at the same time."""
         for owner in hit:
             self._executor.restart_failing(owner)
-        known = [self._known(owner, failures) for owner in hit]
+        known = [self._find_running(owner, failures) for owner in hit]
         asked = {running.name: running for running in known if running is not None}
         for owner in asked:
             # What was found for it since is what it gets now, or better.
             self._state.ledger.withdraw_seats(Replacement(owner).text)
-        for repaired in self._repairs(list(asked.values()), failures):
+        for repaired in self._find_repairs(list(asked.values()), failures):
             if repaired.moves and self._executor.moving >= self._most:
-                self._again()
+                self._look_again()
                 continue
             try:
-                self._apply(asked[repaired.workload], repaired, failures)
+                self._apply_repair(asked[repaired.workload], repaired, failures)
             except Exception as exc:  # noqa: BLE001 - an error of one owner; the others recover
                 self._faults.record("recovery", repaired.workload, exc)
 
-    def _known(self, owner: str, failures: Failures) -> Running | None:
+    def _find_running(self, owner: str, failures: Failures) -> Running | None:
         try:
             return self.census.find(owner, failures.affects) if self._is_open(owner) else None
         except Exception as exc:  # noqa: BLE001 - an error of one owner; the others recover
             self._faults.record("recovery", owner, exc)
             return None
 
-    def _repairs(self, hit: Sequence[Running], failures: Failures) -> Sequence[Repaired]:
+    def _find_repairs(self, hit: Sequence[Running], failures: Failures) -> Sequence[Repaired]:
         """One plan for all; when planning for one of them fails with an error, one plan for the others."""
         fleet = self._state.fleet
         failure = Failure(nodes=failures.nodes & fleet.snapshot.index.keys())
@@ -284,37 +284,37 @@ class RecoveryController:
         run = self._state.runs.get(owner)
         return run is None or any(pod.spec.nodeName for pod in self._state.pods_of(run).values())
 
-    def _since(self, running: Running, failures: Failures) -> float:
+    def _failed_since(self, running: Running, failures: Failures) -> float:
         """When the first of what hit it went wrong."""
-        nodes = {place.node for place in self._places(running.name) if failures.affects(place)}
+        nodes = {place.node for place in self._list_places(running.name) if failures.affects(place)}
         times = [at for node in nodes if (at := self._detector.since(node)) is not None]
         return self._lacking.get(running.name, min(times, default=self._clock()))
 
-    def _apply(self, running: Running, repaired: Repaired, failures: Failures) -> None:
+    def _apply_repair(self, running: Running, repaired: Repaired, failures: Failures) -> None:
         owner = repaired.workload
-        since = self._since(running, failures)
+        since = self._failed_since(running, failures)
         if owner not in self._counted:
             self._counted.add(owner)
-            self._on_lost({place.node for place in self._places(owner) if failures.affects(place)})
-        cause = failures.describe(self._places(owner), self._state.reader.find_fault)
+            self._on_lost({place.node for place in self._list_places(owner) if failures.affects(place)})
+        cause = failures.describe(self._list_places(owner), self._state.reader.find_fault)
         if repaired.outcome is Outcome.LEFT_ALONE:
             self._left_alone.add(owner)
             words = f"{cause}; its recovery policy is to do nothing"
             self._executor.record_event(owner, "Warning", LEFT_ALONE, words)
-            self._stick(owner, LEFT_ALONE, words)
+            self._set_trouble(owner, LEFT_ALONE, words)
             return
         if repaired.outcome is Outcome.WAITS:
             pods = "1 pod has" if repaired.missing == 1 else f"{repaired.missing} pods have"
             words = f"{cause}; {pods} nowhere to move to: no free GPUs meet the requirements"
             if owner not in self._lacking:
                 self._executor.record_event(owner, "Warning", Reason.RECOVERING, words)
-            self._lack(running, since)
-            self._stick(owner, NO_CAPACITY, words)
+            self._wait_for_room(running, since)
+            self._set_trouble(owner, NO_CAPACITY, words)
             return
-        self._suffices(owner)
+        self._stop_waiting(owner)
         if repaired.missing:
-            self._lack(running, since)
-            self._stick(owner, NO_CAPACITY, f"{cause}; {repaired.missing} of its pods have nowhere to move to")
+            self._wait_for_room(running, since)
+            self._set_trouble(owner, NO_CAPACITY, f"{cause}; {repaired.missing} of its pods have nowhere to move to")
         else:
             self._stuck.pop(owner, None)  # from here on the repair that begins tells
         self._metrics.recovery_plan_seconds.observe(self._clock() - since)
@@ -333,7 +333,8 @@ class RecoveryController:
         if running is None:
             return
         members = tuple(
-            _leaving(member, seats[int(member.name)] if int(member.name) in there else "") for member in running.members
+            _mark_leaving(member, seats[int(member.name)] if int(member.name) in there else "")
+            for member in running.members
         )
         fleet = self._state.fleet
         planned = plan_recovery(fleet.fitter, fleet.tree, (replace(running, members=members),), Failure())
@@ -342,20 +343,20 @@ class RecoveryController:
                 self._metrics.recoveries.labels(repaired.outcome).inc()
                 self._executor.execute(repaired, f"{cause}; {describe_moves(repaired)}", self._clock(), running.gang)
 
-    def _lack(self, running: Running, since: float) -> None:
+    def _wait_for_room(self, running: Running, since: float) -> None:
         """Let it wait for room before all others of its priority, and let others make way for it."""
         self._lacking[running.name] = since
-        ask = gang_group.ask_for_lost(running, self._state.fleet, *self._named(running.name))
+        ask = gang_group.ask_for_lost(running, self._state.fleet, *self._name_in_requests(running.name))
         if ask is not None:
             self._planner.request_place(ask)
 
-    def _named(self, owner: str) -> tuple[str, str]:
+    def _name_in_requests(self, owner: str) -> tuple[str, str]:
         """(namespace, name) of the owner in its requests: a workload's own name, a gang's with its namespace."""
         owners = self._state.owners
         is_gang = isinstance(owners.resolve(owner), ExternalGangOwner)
         return owners.namespace(owner), owners.key(owner) if is_gang else owners.key(owner).rpartition("/")[2]
 
-    def _suffices(self, owner: str) -> None:
+    def _stop_waiting(self, owner: str) -> None:
         """The owner no longer waits for a place, or has found one."""
         if self._lacking.pop(owner, None) is not None:
             lost = Replacement(owner).text
@@ -363,7 +364,7 @@ class RecoveryController:
             self._state.ledger.release_seats(lost)
 
 
-def _leaving(member: Member, node: str) -> Member:
+def _mark_leaving(member: Member, node: str) -> Member:
     """The member, which must leave the node if one is named."""
     if not node:
         return member

@@ -92,39 +92,39 @@ class UnboundGangs:
         group = self._gangs.group(owner)
         if group is not None and group.unbound:
             self._seated[owner] = _Seated(self._clock(), len(group.unbound))
-            self._call(owner, self._timeout_s, self._look)
+            self._call_later(owner, self._timeout_s, self._look_at)
 
     @property
     def _timeout_s(self) -> float:
         return scheduler_policy.plan_timeout_s(self._state.config, self._settings.placement_timeout_seconds)
 
-    def _call(self, owner: str, delay_s: float, what: Callable[[str], None]) -> None:
+    def _call_later(self, owner: str, delay_s: float, what: Callable[[str], None]) -> None:
         if (timer := self._timers.pop(owner, None)) is not None:
             timer.cancel()
         self._timers[owner] = asyncio.get_running_loop().call_later(delay_s, functools.partial(what, owner))
 
-    def _forget(self, owner: str) -> None:
+    def _forget_gang(self, owner: str) -> None:
         for known in (self._seated, self._tries, self._timers):
             known.pop(owner, None)
 
-    def _look(self, owner: str) -> None:
+    def _look_at(self, owner: str) -> None:
         group, seated = self._gangs.group(owner), self._seated.get(owner)
         if group is None or seated is None or not group.unbound:
-            self._forget(owner)
+            self._forget_gang(owner)
             return
         now = self._clock()
         if len(group.unbound) != seated.unbound:
             seated.since, seated.unbound = now, len(group.unbound)  # its pods are being bound
-        why = _refusal(group)
+        why = _find_refusal(group)
         patience_s = self._settings.unscheduled_timeout_seconds if why is None else self._timeout_s
         if now < seated.since + patience_s:
             # The next word of kube-scheduler may be a refusal.
-            self._call(owner, min(seated.since + patience_s - now, self._timeout_s), self._look)
+            self._call_later(owner, min(seated.since + patience_s - now, self._timeout_s), self._look_at)
             return
         message = f"no scheduler has bound its pods for {patience_s:.0f} s; is spec.schedulerName right?"
-        self._release(owner, group, why or run_state.Unplaced(run_state.NOT_SCHEDULED, message))
+        self._release_seats(owner, group, why or run_state.Unplaced(run_state.NOT_SCHEDULED, message))
 
-    def _release(self, owner: str, group: Group, why: Unplaced) -> None:
+    def _release_seats(self, owner: str, group: Group, why: Unplaced) -> None:
         tries = self._tries.get(owner, 0)
         self._tries[owner] = tries + 1
         del self._seated[owner]
@@ -135,22 +135,22 @@ class UnboundGangs:
         for pod in pods:
             self._revoke(pod)
         self._metrics.failures.labels(why.reason).inc()
-        self._tell(group, pods[0], why.reason, words)
+        self._record_events(group, pods[0], why.reason, words)
         log.warning("gang_released", gang=owner, reason=why.reason, message=why.message, again_in_s=round(pause_s, 1))
-        self._call(owner, pause_s, self._retry)
+        self._call_later(owner, pause_s, self._retry_gang)
 
-    def _retry(self, owner: str) -> None:
+    def _retry_gang(self, owner: str) -> None:
         self._gangs.retry(owner)
-        self._call(owner, self._timeout_s, self._wait)
+        self._call_later(owner, self._timeout_s, self._wait_for_room)
 
-    def _wait(self, owner: str) -> None:
+    def _wait_for_room(self, owner: str) -> None:
         """The gang waits for room on its nodes: there may be some on others by now."""
         group = self._gangs.group(owner)
         if group is None:
-            self._forget(owner)
+            self._forget_gang(owner)
         elif owner in self._tries and group.unseated:
             self.handle_refusal(owner)
-            self._call(owner, self._timeout_s, self._wait)
+            self._call_later(owner, self._timeout_s, self._wait_for_room)
 
     def handle_refusal(self, owner: str) -> None:
         """A gang was refused a plan: if only because its pods are pinned, let their owner make new ones."""
@@ -170,7 +170,7 @@ class UnboundGangs:
             for pod in pods:
                 self._remove(pod.metadata.uid, "the node it is pinned to has no room, other nodes have")
 
-    def _tell(self, group: Group, pod: core.Pod, reason: str, words: str) -> None:
+    def _record_events(self, group: Group, pod: core.Pod, reason: str, words: str) -> None:
         """One Event on a pod of the gang, and one on the object that made it."""
         note = f"gang {group.key.title}: {words}"
         abouts: list[tuple[Resource[Any], ObjectMeta]] = [(resources.POD, pod.metadata)]
@@ -182,7 +182,7 @@ class UnboundGangs:
             self._events.record(Event(kind, about, "Warning", reason, note, "Scheduling"))
 
 
-def _refusal(group: Group) -> Unplaced | None:
+def _find_refusal(group: Group) -> Unplaced | None:
     """What kube-scheduler says against the planned node of one of the pods."""
     for pod in group.unbound:
         said = run_state.scheduler_refusal(pod)

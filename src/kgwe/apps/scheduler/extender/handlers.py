@@ -94,7 +94,7 @@ class ExtenderHandlers:
             return extender_wire.reply_with_error(
                 f"kgwe: pod {args.pod_name} is bound to {pod.spec.nodeName} already"
             ), "bound"
-        seat = self._seat(pod)
+        seat = self._seat_node(pod)
         if seat is not None:
             if args.has(seat):
                 return extender_wire.reply_with_node(seat), "planned"
@@ -104,10 +104,10 @@ class ExtenderHandlers:
             return args.refuse_all(waits), "gang_waits"
         if not podrequest.says_its_share(pod):
             return self._place_share(args, pod)
-        ask = self._ask(pod)
+        ask = self._ask_of(pod)
         if isinstance(ask, str):
             return args.refuse_all(ask), "invalid"
-        return self._place(args, pod, (ask,))
+        return self._place_pod(args, pod, (ask,))
 
     def _place_share(self, args: Args, pod: core.Pod) -> tuple[bytes, str]:
         """A share of any size: as most nodes offer it, else as others do."""
@@ -118,13 +118,13 @@ class ExtenderHandlers:
             return extender_wire.reply_with_nodes(args.names()), "not_ours"
         asks = []
         for pieces in divisions:
-            ask = self._read(pod, pieces)
+            ask = self._read_ask(pod, pieces)
             if isinstance(ask, str):
                 return args.refuse_all(ask), "invalid"
             asks.append(ask)
-        return self._place(args, pod, asks)
+        return self._place_pod(args, pod, asks)
 
-    def _seat(self, pod: core.Pod) -> str | None:
+    def _seat_node(self, pod: core.Pod) -> str | None:
         """The node of the pod's seat; None when it has none."""
         seat = self._gangs.seat(pod.metadata.uid) or self._state.seat_of(pod)
         if seat is None:
@@ -132,13 +132,13 @@ class ExtenderHandlers:
         holding = self._state.ledger.reserved_seat(*seat)
         return holding.node if holding else None
 
-    def _ask(self, pod: core.Pod) -> PodRequest | str:
+    def _ask_of(self, pod: core.Pod) -> PodRequest | str:
         """What it wants, or what is wrong with how it says so."""
         uid, annotations = pod.metadata.uid, pod.metadata.annotations
         known = self._asks.get(uid)
         if known is not None and known[0] == annotations:
             return known[1]
-        ask = self._read(pod, self._state.fleet.shares_per_gpu(""))
+        ask = self._read_ask(pod, self._state.fleet.shares_per_gpu(""))
         # Otherwise what it asks for is what nodes offer today.
         if podrequest.says_its_share(pod):
             if len(self._asks) >= _KEPT:
@@ -147,13 +147,13 @@ class ExtenderHandlers:
         return ask
 
     @staticmethod
-    def _read(pod: core.Pod, pieces: int) -> PodRequest | str:
+    def _read_ask(pod: core.Pod, pieces: int) -> PodRequest | str:
         try:
             return podrequest.read_request(pod, pieces=pieces)
         except errors.Permanent as exc:
             return f"kgwe: {exc}"
 
-    def _place(self, args: Args, pod: core.Pod, asks: Sequence[PodRequest]) -> tuple[bytes, str]:
+    def _place_pod(self, args: Args, pod: core.Pod, asks: Sequence[PodRequest]) -> tuple[bytes, str]:
         """Of several asks that will do, the first that finds a place."""
         now = self._clock()
         self._state.expire(now)
@@ -163,7 +163,7 @@ class ExtenderHandlers:
         def decide() -> tuple[Mapping[str, int], Grant] | None:
             nonlocal found, ask
             for ask in asks:
-                answer = self._decide(args, pod, ask)
+                answer = self._decide_node(args, pod, ask)
                 if isinstance(answer, Decision):
                     found = answer
                     return ask.amounts, answer.grant
@@ -173,10 +173,10 @@ class ExtenderHandlers:
         strategy = ask.strategy or self._state.fleet.engine.strategy
         self._on_decision(strategy, found is not None, self._clock() - now)
         if found is None:
-            return self._refuse(args, asks), "no_room"
+            return self._refuse_nodes(args, asks), "no_room"
         return extender_wire.reply_with_node(found.name), "placed"
 
-    def _decide(self, args: Args, pod: core.Pod, ask: PodRequest) -> Decision | Refusal:
+    def _decide_node(self, args: Args, pod: core.Pod, ask: PodRequest) -> Decision | Refusal:
         engine, blocked = self._state.fleet.engine, self._blocked(pod.spec.priority)
         strategy = ask.strategy or engine.strategy
         draws = (len(self._asks),) if strategy is Strategy.RANDOM else ()
@@ -189,14 +189,14 @@ class ExtenderHandlers:
         if found is None:
             # kube-scheduler offers few nodes, or those drawn or ranked first are not among them.
             draws = ()
-            found = engine.decide(ask.request, strategy=strategy, candidates=self._offered(args, blocked))
+            found = engine.decide(ask.request, strategy=strategy, candidates=self._offered_nodes(args, blocked))
         if self._recorder is not None:
-            asked = _whole(pod, replace(ask, strategy=strategy))
-            among = None if draws else self._restriction(args, ask.request, strategy, found, blocked)
+            asked = _build_ask(pod, replace(ask, strategy=strategy))
+            among = None if draws else self._find_restriction(args, ask.request, strategy, found, blocked)
             self._recorder.pod(self._state.fleet, asked, found, among=among, draws=draws)
         return found
 
-    def _restriction(
+    def _find_restriction(
         self,
         args: Args,
         request: Request,
@@ -210,15 +210,15 @@ class ExtenderHandlers:
         if blocked is None and best == ([found.node] if isinstance(found, Decision) else []):
             return None
         nodes = engine.snapshot.nodes
-        return [nodes[number].name for number in self._offered(args, blocked).tolist()]
+        return [nodes[number].name for number in self._offered_nodes(args, blocked).tolist()]
 
-    def _offered(self, args: Args, blocked: NDArray[np.bool_] | None) -> NDArray[np.intp]:
+    def _offered_nodes(self, args: Args, blocked: NDArray[np.bool_] | None) -> NDArray[np.intp]:
         index = self._state.fleet.snapshot.index
         # In their own order, so that equals go to the first node however kube-scheduler turns its list.
         offered = np.array(sorted([index[name] for name in args.names() if name in index]), np.intp)
         return offered if blocked is None else offered[~blocked[offered]]
 
-    def _refuse(self, args: Args, asks: Sequence[PodRequest]) -> bytes:
+    def _refuse_nodes(self, args: Args, asks: Sequence[PodRequest]) -> bytes:
         """Per node why not; where only running pods are in the way, kube-scheduler may look for victims."""
         fleet = self._state.fleet
         index = fleet.snapshot.index
@@ -249,10 +249,10 @@ class ExtenderHandlers:
         names = args.names()
         if pod is None:
             return args.reply_with_scores([0] * len(names))
-        seat = self._seat(pod)
+        seat = self._seat_node(pod)
         if seat is not None:
             return args.reply_with_scores([extender_wire.HIGHEST if name == seat else 0 for name in names])
-        ask = self._ask(pod)
+        ask = self._ask_of(pod)
         if isinstance(ask, str):
             return args.reply_with_scores([0] * len(names))
         fleet = self._state.fleet
@@ -273,19 +273,24 @@ class ExtenderHandlers:
         must not be preempted. Pods that the watch has not shown neither preempt nor are preempted.
         """
         pod = self.pod(args)
-        if pod is None or pod.spec.nodeName or self._seat(pod) is not None or self._gangs.why_waiting(pod) is not None:
+        if (
+            pod is None
+            or pod.spec.nodeName
+            or self._seat_node(pod) is not None
+            or self._gangs.why_waiting(pod) is not None
+        ):
             return extender_wire.reply_with_victims({})
-        ask = self._ask(pod)
+        ask = self._ask_of(pod)
         if isinstance(ask, str):
             return extender_wire.reply_with_victims({})
         kept = {
             node: victims
             for node, victims in args.victims().items()
-            if self._helps(ask, pod.spec.priority, node, victims)
+            if self._makes_room(ask, pod.spec.priority, node, victims)
         }
         return extender_wire.reply_with_victims(kept)
 
-    def _helps(self, ask: PodRequest, priority: int, node: str, victims: MetaVictims) -> bool:
+    def _makes_room(self, ask: PodRequest, priority: int, node: str, victims: MetaVictims) -> bool:
         fleet = self._state.fleet
         number = fleet.snapshot.index.get(node)
         uids = dict.fromkeys(victim.UID for victim in victims.Pods or ())  # each gives its place once
@@ -315,7 +320,7 @@ class ExtenderHandlers:
         if not podrequest.says_its_share(pod) and args.PodUID not in self._state.ledger.assumed:
             return ""  # kube-scheduler placed it alone
         holding = self._state.fleet.holding(args.PodUID)
-        node = self._seat(pod) or (holding.node if holding else "")
+        node = self._seat_node(pod) or (holding.node if holding else "")
         if node == args.Node:
             return ""
         return f"its place is on {node}" if node else "its place was given up, because it was not bound in time"
@@ -349,7 +354,7 @@ class ExtenderHandlers:
         }
 
 
-def _whole(pod: core.Pod, ask: PodRequest) -> Ask:
+def _build_ask(pod: core.Pod, ask: PodRequest) -> Ask:
     """The pod as an owner that asks for itself alone."""
     meta = pod.metadata
     return Ask(

@@ -67,7 +67,7 @@ class ExtenderApp:
             "/preempt": (extender_wire.read_preempt, self._preempt),
         }
         if bind is not None:
-            self._verbs["/bind"] = (extender_wire.read_bind, self._binding)
+            self._verbs["/bind"] = (extender_wire.read_bind, self._bind_pod)
 
     def __call__(self, request: Request) -> Reply | Awaitable[Reply]:
         path = request.path
@@ -80,7 +80,7 @@ class ExtenderApp:
             return Reply(405, b'{"Error":"POST"}', JSON)
         started = time.perf_counter()
         if request.too_large:
-            self._count(path, "too_large", started)
+            self._count_call(path, "too_large", started)
             return Reply(413, extender_wire.reply_with_error(f"larger than {extender_wire.LARGEST} bytes"), JSON)
         read, decide = verb
         if len(request.body) > _READ_IN_THREAD:
@@ -88,30 +88,30 @@ class ExtenderApp:
         try:
             answered = decide(read(request.body))
         except Exception as exc:  # noqa: BLE001 - the boundary of the server: a bad request must not take it down
-            answered = _failed(path, exc)
+            answered = _reply_to_error(path, exc)
         if isinstance(answered, tuple):
             return self._reply(path, answered, started)
-        return self._later(path, answered, started)
+        return self._reply_later(path, answered, started)
 
     async def _in_thread(self, path: str, body: bytes, started: float) -> Reply:
         read, decide = self._verbs[path]
         try:
             answered = decide(await asyncio.get_running_loop().run_in_executor(self._reader, read, body))
         except Exception as exc:  # noqa: BLE001 - as above
-            answered = _failed(path, exc)
+            answered = _reply_to_error(path, exc)
         if isinstance(answered, tuple):
             return self._reply(path, answered, started)
-        return await self._later(path, answered, started)
+        return await self._reply_later(path, answered, started)
 
-    async def _later(self, path: str, coming: Awaitable[Answered], started: float) -> Reply:
+    async def _reply_later(self, path: str, coming: Awaitable[Answered], started: float) -> Reply:
         try:
             answered = await coming
         except Exception as exc:  # noqa: BLE001 - as above
-            answered = _failed(path, exc)
+            answered = _reply_to_error(path, exc)
         return self._reply(path, answered, started)
 
     def _reply(self, path: str, answered: Answered, started: float) -> Reply:
-        self._count(path, answered[1], started)
+        self._count_call(path, answered[1], started)
         return Reply(200, answered[0], JSON)
 
     def _filter(self, args: extender_wire.Args) -> Answered | Awaitable[Answered]:
@@ -128,16 +128,16 @@ class ExtenderApp:
         """Decide at once, or when the watch shows the pod."""
         if self._sightings is None or self._answers.pod(args) is not None or not self._sightings.may_come(args.uid):
             return decide(args)
-        return self._wait(args, decide, self._sightings)
+        return self._wait_for_pod(args, decide, self._sightings)
 
-    async def _wait(self, args: A, decide: Callable[[A], Answered], sightings: PodSightings) -> Answered:
+    async def _wait_for_pod(self, args: A, decide: Callable[[A], Answered], sightings: PodSightings) -> Answered:
         # The watch may have shown it between the call and this task's first step.
         if self._answers.pod(args) is None:
             self._metrics.extender_waits.inc()
             await sightings.wait(args.uid, _SIGHT_S)
         return decide(args)
 
-    async def _binding(self, args: extender_wire.BindArgs) -> Answered:
+    async def _bind_pod(self, args: extender_wire.BindArgs) -> Answered:
         problem = self._answers.refuse_binding(args)
         try:
             if not problem and self._bind is not None:
@@ -146,7 +146,7 @@ class ExtenderApp:
             problem = str(exc)
         return extender_wire.reply_to_bind(problem), "error" if problem else "bound"
 
-    def _count(self, path: str, outcome: str, started: float) -> None:
+    def _count_call(self, path: str, outcome: str, started: float) -> None:
         known = self._counted.get((path, outcome))
         if known is None:
             requests, seconds, verb = self._metrics.extender_requests, self._metrics.extender_seconds, path[1:]
@@ -155,13 +155,13 @@ class ExtenderApp:
         known[1].observe(time.perf_counter() - started)
 
 
-def _failed(path: str, exc: Exception) -> Answered:
+def _reply_to_error(path: str, exc: Exception) -> Answered:
     if isinstance(exc, errors.Permanent):
-        return _failure(path, str(exc)), "malformed"
+        return _encode_error(path, str(exc)), "malformed"
     log.error("extender_failed", verb=path, exc_info=exc)
-    return _failure(path, "internal error; the scheduler's log says more"), "error"
+    return _encode_error(path, "internal error; the scheduler's log says more"), "error"
 
 
-def _failure(path: str, message: str) -> bytes:
+def _encode_error(path: str, message: str) -> bytes:
     """As each verb's caller can read it: a list has no place for an error, so prioritize says nothing."""
     return b"[]" if path == "/prioritize" else extender_wire.reply_with_error(message)

@@ -99,7 +99,7 @@ class PlanningCycle:
         self._not_estimated: set[str] = set()
         self._grants: dict[str, Sequence[Grant]] = {}
         self.roster = RunningWorkloads(lambda key: self._grants.get(key, ()))
-        self._copies()
+        self._copy_fleet()
         self._asks: dict[str, Ask] = {}
         self._generation = fleet.generation
         self._seen = fleet.snapshot.version
@@ -107,7 +107,7 @@ class PlanningCycle:
         self._on_planned = on_planned
         self._recorder = recorder
 
-    def _copies(self) -> None:
+    def _copy_fleet(self) -> None:
         """What plans are made on; built again when the settings of placement change."""
         self._settings = _settings_of(self._fleet)
         self._copy = scratch.ScratchFleet(self._fleet, *self._settings, mix=self._fleet.mix)
@@ -120,19 +120,19 @@ class PlanningCycle:
     def put(self, ask: Ask) -> None:
         self._asks[ask.owner] = ask
         self._not_estimated.discard(ask.owner)
-        self.queue.put(self._work(ask))
+        self.queue.put(self._queued_workload(ask))
 
     def put_later(self, ask: Ask, now_s: float, words: str) -> None:
         """Carrying out its plan failed: it waits again, and is tried after a growing pause."""
         self._asks[ask.owner] = ask
-        self.queue.retry(self._work(ask), now_s, self._rng.randrange(1000) / 1000, words)
+        self.queue.retry(self._queued_workload(ask), now_s, self._rng.randrange(1000) / 1000, words)
 
     def rebuild_queue(self, asks: Iterable[Ask]) -> None:
         """A pass broke off in the middle: drop what it left behind and queue all that waits."""
         self.queue = Queue(self.queue.weights)
         self._faults = []
         self._asks = {}
-        self._copies()
+        self._copy_fleet()
         for ask in asks:
             self.put(ask)
 
@@ -142,7 +142,7 @@ class PlanningCycle:
         self._estimator.forget(owner)
         self._not_estimated.discard(owner)
 
-    def _work(self, ask: Ask) -> QueuedWorkload:
+    def _queued_workload(self, ask: Ask) -> QueuedWorkload:
         return workload_from_ask(ask, self._fleet.fitter, timestamp.epoch_seconds(ask.since))
 
     def record_start(self, ask: Ask, now_s: float) -> None:
@@ -167,10 +167,10 @@ class PlanningCycle:
         if fleet.generation != self._generation:
             self._generation = fleet.generation
             if self._settings != _settings_of(fleet):
-                self._copies()
+                self._copy_fleet()
             self.queue.handle_event(ConfigChanged())
             for ask in [ask for ask in self._asks.values() if ask.divisible]:
-                self.queue.put(self._work(ask))
+                self.queue.put(self._queued_workload(ask))
         else:
             for number in fleet.snapshot.changed_since(self._seen).tolist():
                 self.queue.handle_event(RoomFreed(fleet.snapshot.nodes[number].name))
@@ -187,7 +187,9 @@ class PlanningCycle:
     @property
     def is_light(self) -> bool:
         """Whether a pass is over sooner than a thread is started for it."""
-        return all(_pods(shape.request) <= _LIGHT_PODS for shape in self.queue.pool.active) and not len(self._holds)
+        return all(_count_pods(shape.request) <= _LIGHT_PODS for shape in self.queue.pool.active) and not len(
+            self._holds
+        )
 
     # --- anywhere ---------------------------------------------------------------------------------------
 
@@ -203,17 +205,17 @@ class PlanningCycle:
             elif isinstance(outcome, Waiting):
                 hold = self._holds.get(outcome.workload.key)
                 kept = f"; {hold.describe(now_s)}" if hold else ""
-                refusals.append((ask, self._explained(outcome.workload, outcome.refusal, kept)))
+                refusals.append((ask, self._explain_refusal(outcome.workload, outcome.refusal, kept)))
             elif isinstance(outcome, Failed):
                 self._faults.append(Fault(outcome.stage, outcome.workload.key, outcome.error))
                 refusals.append((ask, error_refusal(outcome.stage, outcome.error)))
             else:
                 refusals.append((ask, Refusal(Reason(outcome.reason), outcome.message, possible=False)))
         kept_nodes = [(-hold.rank[0], hold.nodes) for hold in self._holds.list_all()]
-        estimates = self._estimates(now_s)
+        estimates = self._estimate_starts(now_s)
         return Result(plans, refusals, estimates, kept_nodes, self._faults)
 
-    def _explained(self, work: QueuedWorkload, known: Refusal, kept: str) -> Refusal:
+    def _explain_refusal(self, work: QueuedWorkload, known: Refusal, kept: str) -> Refusal:
         """The refusal with a diagnosis, which takes longer than a plan: made only when it is reported."""
         ask = self._asks[work.key]
         is_explained = isinstance(known.detail, (Diagnosis, Shortage))
@@ -227,7 +229,7 @@ class PlanningCycle:
             known = again if isinstance(again, Refusal) else known
         return replace(known, message=known.message + kept)
 
-    def _estimates(self, now_s: float) -> Mapping[str, Eta]:
+    def _estimate_starts(self, now_s: float) -> Mapping[str, Eta]:
         if not len(self.queue) or not len(self.roster) or now_s < self._estimated_s + _ESTIMATE_EVERY_S:
             return {}
         self._estimated_s = now_s
@@ -301,7 +303,7 @@ def error_refusal(stage: str, error: Exception) -> Refusal:
     return Refusal(Reason.INTERNAL_ERROR, f"{message} other work is not affected, and it is tried again")
 
 
-def _pods(request: Request | GangRequest) -> int:
+def _count_pods(request: Request | GangRequest) -> int:
     return getattr(request, "replicas", 1)
 
 

@@ -60,7 +60,7 @@ class PassRunner:
 
     def run_soon(self) -> None:
         if self._soon is None and self._client.needs_pass() and not self._faults.is_pausing:
-            self._soon = asyncio.get_running_loop().call_later(_GATHER_S, self._run)
+            self._soon = asyncio.get_running_loop().call_later(_GATHER_S, self._run_pass)
 
     def wake_for_next(self) -> None:
         """Run the next pass when the first work is due that was put back with a delay."""
@@ -76,7 +76,7 @@ class PassRunner:
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self) -> None:
+    def _run_pass(self) -> None:
         self._soon = None
         if self._running is not None:
             return  # its end starts the next one
@@ -85,11 +85,11 @@ class PassRunner:
         try:
             self._client.prepare_pass()
             if self._cycle.is_light:
-                self._finish(self._cycle.run(now_s), now_s, time.perf_counter() - started)
+                self._finish_pass(self._cycle.run(now_s), now_s, time.perf_counter() - started)
             else:
                 self._running = asyncio.create_task(self._run_in_thread(now_s))
         except Exception as exc:  # noqa: BLE001 - reported; everything that waits is planned again
-            self._fail(exc)
+            self._fail_pass(exc)
 
     async def _run_in_thread(self, now_s: float) -> None:
         """One pass in the thread; then the changes that were deferred, and another pass if there were any."""
@@ -100,9 +100,9 @@ class PassRunner:
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._thread, self._cycle.run, now_s)
             is_changed = self._apply_deferred()
-            self._finish(result, now_s, time.perf_counter() - started)
+            self._finish_pass(result, now_s, time.perf_counter() - started)
         except Exception as exc:  # noqa: BLE001 - reported; everything that waits is planned again
-            self._fail(exc)
+            self._fail_pass(exc)
             self._apply_deferred()
             return
         if is_changed:
@@ -119,14 +119,14 @@ class PassRunner:
                 self._faults.record("queue", "", exc)
         return bool(deferred)
 
-    def _finish(self, result: Result, now_s: float, took_s: float) -> None:
+    def _finish_pass(self, result: Result, now_s: float, took_s: float) -> None:
         for fault in result.faults:
             self._faults.record(fault.stage, fault.owner, fault.error)
         self._client.apply_result(result, now_s, took_s)
         self._wake_at(self._cycle.queue.next_due_s())
         self._faults.pass_succeeded()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail_pass(self, error: Exception) -> None:
         """Not one work but the pass itself failed: everything that waits goes back to the queue, for another pass."""
         pause_s = self._faults.pass_failed(error)
         try:

@@ -122,7 +122,7 @@ class Planner:
         if (refused := policy.check_allowed(ask, config)) is not None:
             self._stop_waiting(owner)
             self._waiting[owner] = ask
-            self._refuse(ask, refused)
+            self._refuse_owner(ask, refused)
         elif self._waiting.get(owner) != ask:
             self._waiting[owner] = ask
             self._passes.change(lambda cycle: cycle.put(ask))
@@ -183,7 +183,7 @@ class Planner:
             self.plan_soon()
             return
         if isinstance(answer, Plan):
-            self._execute(answer, time.time())
+            self._execute_plan(answer, time.time())
         else:
             log.info("claim_not_enough", owner=owner, reason=answer.message)
             self.plan_soon()
@@ -206,11 +206,11 @@ class Planner:
         self.last_pass_s = took_s
         self._metrics.dispatch_seconds.observe(took_s)
         for _, plan in result.plans:
-            self._execute(plan, now_s)
+            self._execute_plan(plan, now_s)
         for ask, refusal in result.refusals:
             if self._waiting.get(ask.owner) == ask:
                 try:
-                    self._refuse(ask, refusal)
+                    self._refuse_owner(ask, refusal)
                 except Exception as exc:  # noqa: BLE001 - counted; the owner waits all the same
                     self._faults.record("report", ask.owner, exc)
         self._estimates |= result.estimates
@@ -218,24 +218,24 @@ class Planner:
 
     # --- decisions --------------------------------------------------------------------------------------
 
-    def _execute(self, plan: Plan, now_s: float) -> None:
+    def _execute_plan(self, plan: Plan, now_s: float) -> None:
         ask = self._waiting.get(plan.ask.owner)
         if ask is None or (ask != plan.ask and not ask.divisible):
             return
         try:
-            self._place(ask, plan, now_s)
+            self._place_owner(ask, plan, now_s)
         except Exception as exc:  # noqa: BLE001 - counted, and reported to the owner, which waits for its next try
             self._faults.record("commit", ask.owner, exc)
-            self._delay(ask, exc, now_s)
+            self._delay_owner(ask, exc, now_s)
 
-    def _delay(self, ask: Ask, error: Exception, now_s: float) -> None:
+    def _delay_owner(self, ask: Ask, error: Exception, now_s: float) -> None:
         """Executing the plan failed: the owner waits again, and is tried after a growing pause."""
         self._waiting[ask.owner] = ask
         self._refusals[ask.owner] = error_refusal("plan", error)
         self._passes.change(lambda cycle: cycle.put_later(ask, now_s, str(error)))
         self._passes.wake_for_next()
 
-    def _place(self, ask: Ask, plan: Plan, now_s: float) -> None:
+    def _place_owner(self, ask: Ask, plan: Plan, now_s: float) -> None:
         """Reserve the seats and deliver the plan; when others took them meanwhile, the owner is planned again."""
         owner = ask.owner
         try:
@@ -258,7 +258,7 @@ class Planner:
             self._ledger.undo(plan)  # nothing was written yet
             raise
 
-    def _refuse(self, ask: Ask, refusal: Refusal) -> None:
+    def _refuse_owner(self, ask: Ask, refusal: Refusal) -> None:
         """Remember why. Only a new code is delivered: the numbers in the message move with every pod that ends."""
         owner = ask.owner
         before = self._refusals.get(owner)

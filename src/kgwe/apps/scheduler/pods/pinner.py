@@ -48,7 +48,7 @@ class Pinner:
         self._revoked: set[str] = set()  # pods whose seats were released
         self._given: dict[str, int] = {}  # pod uid -> seat it was given in this term
         self._holder: dict[tuple[str, int], str] = {}  # seat -> the pod it was given to in this term
-        self._pool = WorkerPool(self._queue, self._process, workers=_WORKERS, on_error=self._handle_error)
+        self._pool = WorkerPool(self._queue, self._process_pod, workers=_WORKERS, on_error=self._handle_error)
 
     def start(self) -> None:
         self._pool.start()
@@ -73,17 +73,17 @@ class Pinner:
 
     def unpin(self, pod: core.Pod) -> None:
         """Remove the seat from what the pod says: it was released, and a restart must not believe it."""
-        self._drop(pod.metadata.uid)
+        self._drop_pod(pod.metadata.uid)
         self._revoked.add(pod.metadata.uid)
         self._queue.add(pod.metadata.uid)
 
-    async def _process(self, uid: str) -> None:
+    async def _process_pod(self, uid: str) -> None:
         await self._write_seat(uid)
         self._queue.forget(uid)
 
     def _handle_error(self, uid: str, error: Exception) -> None:
         if isinstance(error, errors.NotFound):
-            self._drop(uid)
+            self._drop_pod(uid)
             return
         # Perhaps another pod has this name now: then the watch shows that this one is gone.
         self._given.pop(uid, None)
@@ -93,7 +93,7 @@ class Pinner:
         else:
             log.error("seating_crashed", pod=uid, retry_in_s=delay_s, exc_info=error)
 
-    def _drop(self, uid: str) -> None:
+    def _drop_pod(self, uid: str) -> None:
         for known in (self._owner, self._given, self._chosen):
             known.pop(uid, None)
         self._freed.discard(uid)
@@ -103,32 +103,32 @@ class Pinner:
         pod = self._state.pods.get(uid)
         owner = self._owner.get(uid, "")
         if uid in self._revoked:
-            await self._revoke(uid, pod)
+            await self._revoke_seat(uid, pod)
             return
         if pod is None or pod.spec.nodeName or pod.metadata.deletionTimestamp or not self._lacks_seat(pod):
-            self._drop(uid)
+            self._drop_pod(uid)
             return
         if uid in self._freed:
             gates = [
                 {"name": gate.name} for gate in pod.spec.schedulingGates if gate.name != placement_annotations.GATE
             ]
-            await self._write(pod, {"metadata": {"uid": uid}, "spec": {"schedulingGates": gates}})
+            await self._write_pod(pod, {"metadata": {"uid": uid}, "spec": {"schedulingGates": gates}})
             return
-        number = self._number(pod, owner)
+        number = self._choose_seat(pod, owner)
         holding = self._state.ledger.booked_seat(owner, number)
         if holding is None or self._is_taken(owner, number, uid):
             return  # it is planned again, or has no seat left; the pod is queued again when it gets one
         self._given[uid] = number
-        self._remember(owner, number, uid)
-        entered = await self._claim(pod, owner, holding) if dra_claims.is_used(pod.spec) else False
+        self._remember_holder(owner, number, uid)
+        entered = await self._prepare_claim(pod, owner, holding) if dra_claims.is_used(pod.spec) else False
         if entered is None:
             self._given.pop(uid, None)
             return  # the watch will show when Kubernetes has entered its claim
         signature = self._state.signer.sign_seat(pod, owner, number, holding) if self._state.signer else ""
         patch = relocation.mark_round(pin_patch(pod, owner, number, holding, signature), self._state.runs.get(owner))
-        await self._write(pod, patch, as_known=not entered)
+        await self._write_pod(pod, patch, as_known=not entered)
 
-    async def _revoke(self, uid: str, pod: core.Pod | None) -> None:
+    async def _revoke_seat(self, uid: str, pod: core.Pod | None) -> None:
         """Not of a pod that was bound meanwhile: it has its seat."""
         if (
             pod is not None
@@ -140,7 +140,7 @@ class Pinner:
             await self._client.patch(resources.POD, pod.metadata.name, {"metadata": meta}, pod.metadata.namespace)
         self._revoked.discard(uid)
 
-    async def _claim(self, pod: core.Pod, owner: str, holding: Holding) -> bool | None:
+    async def _prepare_claim(self, pod: core.Pod, owner: str, holding: Holding) -> bool | None:
         """See to it that the pod's claim is for the devices of its seat and no others.
 
         Returns whether that was written into the pod; None: not yet possible.
@@ -160,7 +160,7 @@ class Pinner:
         )
         return True
 
-    async def _write(self, pod: core.Pod, patch: dict[str, Any], *, as_known: bool = True) -> None:
+    async def _write_pod(self, pod: core.Pod, patch: dict[str, Any], *, as_known: bool = True) -> None:
         await self._pods.merge(pod, patch, as_known=as_known)
         self._queue.add_after(pod.metadata.uid, _LOOK_AGAIN_S)
 
@@ -171,7 +171,7 @@ class Pinner:
             pod.metadata.uid in self._chosen and placement_annotations.SEAT_ANNOTATION not in pod.metadata.annotations
         )
 
-    def _number(self, pod: core.Pod, owner: str) -> int:
+    def _choose_seat(self, pod: core.Pod, owner: str) -> int:
         """Its own seat where it has an index, else the first that no other pod has been given."""
         uid = pod.metadata.uid
         if uid in self._chosen:
@@ -192,16 +192,16 @@ class Pinner:
             return False
         for other in {self._holder.get((owner, number), ""), self._state.ledger.pod_in(owner, number)} - {"", uid}:
             pod = self._state.pods.get(other)
-            if pod is not None and pod.metadata.deletionTimestamp is None and self._has(other, owner, number):
+            if pod is not None and pod.metadata.deletionTimestamp is None and self._has_seat(other, owner, number):
                 return True
         return False
 
-    def _remember(self, owner: str, number: int, uid: str) -> None:
+    def _remember_holder(self, owner: str, number: int, uid: str) -> None:
         if len(self._holder) > 2 * len(self._state.pods) + _FEW:
             self._holder = {seat: pod for seat, pod in self._holder.items() if pod in self._state.pods}
         self._holder[owner, number] = uid
 
-    def _has(self, uid: str, owner: str, number: int) -> bool:
+    def _has_seat(self, uid: str, owner: str, number: int) -> bool:
         pod = self._state.pods.get(uid)
         return self._given.get(uid) == number or (pod is not None and self._state.seat_of(pod) == (owner, number))
 
@@ -236,8 +236,8 @@ def pin_patch(pod: core.Pod, owner: str, number: int, holding: Holding, signatur
     required = pod.spec.affinity.nodeAffinity.required
     terms: list[dict[str, Any]] = [
         {
-            "matchExpressions": [_line(line) for line in term.matchExpressions],
-            "matchFields": [_line(line) for line in term.matchFields],
+            "matchExpressions": [_match_expression(line) for line in term.matchExpressions],
+            "matchFields": [_match_expression(line) for line in term.matchFields],
         }
         for term in (required.nodeSelectorTerms if required else ())
     ]
@@ -252,5 +252,5 @@ def pin_patch(pod: core.Pod, owner: str, number: int, holding: Holding, signatur
     return {"metadata": meta, "spec": spec}
 
 
-def _line(line: core.NodeRequirement) -> dict[str, Any]:
+def _match_expression(line: core.NodeRequirement) -> dict[str, Any]:
     return {"key": line.key, "operator": line.operator, "values": list(line.values)}

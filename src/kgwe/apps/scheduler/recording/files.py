@@ -40,7 +40,7 @@ _GRACE_S: Final = 5.0
 _REST_S: Final = 0.0005
 
 
-def _uncounted(_: int) -> None:
+def _ignore_count(_: int) -> None:
     pass
 
 
@@ -52,8 +52,8 @@ class RecordFiles:
         directory: Path,
         max_mb: int,
         *,
-        on_written: Callable[[int], None] = _uncounted,
-        on_dropped: Callable[[int], None] = _uncounted,
+        on_written: Callable[[int], None] = _ignore_count,
+        on_dropped: Callable[[int], None] = _ignore_count,
         pause_s: float = _PAUSE_S,
     ) -> None:
         """Permanent when nothing can be written there."""
@@ -78,7 +78,7 @@ class RecordFiles:
             probe.unlink()
         except OSError as exc:
             raise errors.Permanent(f"recordDirectory {directory}: {exc.strerror}") from exc
-        self._thread = threading.Thread(target=self._run, name="records", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="records", daemon=True)
         self._thread.start()
 
     # --- for whoever decides ----------------------------------------------------------------------------
@@ -102,10 +102,10 @@ class RecordFiles:
 
     # --- the thread -------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run_thread(self) -> None:
         while (item := self._items.get()) is not None:
             try:
-                self._write(item)
+                self._write_item(item)
                 if self._file is not None and self._items.empty():
                     self._file.flush()
             except OSError as exc:
@@ -114,15 +114,15 @@ class RecordFiles:
             except Exception:  # a line that cannot be put into words must not end the others
                 log.exception("record_failed")
                 self._give_up()
-        self._shut()
+        self._close_file()
 
-    def _write(self, item: Item) -> None:
+    def _write_item(self, item: Item) -> None:
         if isinstance(item, decisions.PendingSnapshot):
             self._next_file()
         if self._file is None:
             self._on_dropped(1)
             return
-        text = self._encode(_line(item)) + b"\n"
+        text = self._encode(_encode_line(item)) + b"\n"
         self._file.write(text)
         self._on_written(1)
         if not isinstance(item, decisions.PendingSnapshot):
@@ -135,9 +135,9 @@ class RecordFiles:
         self._on_dropped(1)
         self._idle_until = time.monotonic() + self._pause_s
         self.wants_snapshot = True
-        self._shut()
+        self._close_file()
 
-    def _shut(self) -> None:
+    def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             try:
@@ -146,7 +146,7 @@ class RecordFiles:
                 log.warning("records_not_written", directory=str(self._directory), error=str(exc))
 
     def _next_file(self) -> None:
-        self._shut()
+        self._close_file()
         self._make_room()
         self._number += 1
         name = f"decisions-{timestamp.seconds().translate(_PLAIN)}-{self._number:06}.jsonl"
@@ -163,7 +163,7 @@ class RecordFiles:
             del sizes[path]
 
 
-def _line(item: Item) -> decisions.Line:
+def _encode_line(item: Item) -> decisions.Line:
     if isinstance(item, End):
         return item
     # With one interpreter lock for all, the loop gets its turn in between.

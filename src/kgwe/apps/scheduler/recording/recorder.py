@@ -212,9 +212,9 @@ class Recorder:
             if holds:
                 job.has_begun = True
             elif job.has_begun or now_s > job.at_s + _BEGINS_S:
-                self._end(owner, now_s)
+                self._record_end(owner, now_s)
 
-    def _end(self, owner: str, now_s: float) -> None:
+    def _record_end(self, owner: str, now_s: float) -> None:
         with self._lock:
             # The first line of a file is a snapshot: an end waits for it.
             if not self._files.wants_snapshot:

@@ -45,22 +45,22 @@ class GangNotices:
     def look(self) -> None:
         """Tell every gang that is due; cheap for those that are complete."""
         now = self._clock()
-        waiting = {owner: group for owner, group in self._groups() if group.problem and group.members}
+        waiting = {owner: group for owner, group in self._list_incomplete() if group.problem and group.members}
         for owner in self._due.keys() - waiting.keys():
             del self._due[owner]
         for owner, group in waiting.items():
             due, pause_s = self._due.setdefault(owner, (now + self._after_s, self._after_s))
             if now >= due:
                 self._due[owner] = now + 2 * pause_s, min(2 * pause_s, _LONGEST_S)
-                self._tell(group)
+                self._report_gang(group)
 
-    def _groups(self) -> Iterator[tuple[str, Group]]:
+    def _list_incomplete(self) -> Iterator[tuple[str, Group]]:
         for owner in list(self._gangs.owners()):
             group = self._gangs.group(owner)
             if group is not None:
                 yield owner, group
 
-    def _tell(self, group: Group) -> None:
+    def _report_gang(self, group: Group) -> None:
         note = words(group)
         pods = group.unseated[:_PODS]
         owners = {pod.metadata.controller.uid: pod for pod in pods if pod.metadata.controller is not None}
@@ -68,11 +68,11 @@ class GangNotices:
             owner = pod.metadata.controller
             if owner is not None:
                 meta = ObjectMeta(name=owner.name, namespace=pod.metadata.namespace, uid=owner.uid)
-                self._warn(_kind(owner), meta, note)
+                self._record_warning(_resource_of(owner), meta, note)
         for pod in pods:
-            self._warn(resources.POD, pod.metadata, note)
+            self._record_warning(resources.POD, pod.metadata, note)
 
-    def _warn(self, kind: Resource[Any], meta: ObjectMeta, note: str) -> None:
+    def _record_warning(self, kind: Resource[Any], meta: ObjectMeta, note: str) -> None:
         self._record(Event(kind, meta, "Warning", INCOMPLETE, note, "Scheduling"))
 
 
@@ -87,6 +87,6 @@ def words(group: Group) -> str:
     return f"gang {group.key.title} waits: {there} of {there + missing} pods exist; it holds no GPUs until all do"
 
 
-def _kind(owner: OwnerReference) -> Resource[Any]:
+def _resource_of(owner: OwnerReference) -> Resource[Any]:
     group, _, version = owner.apiVersion.rpartition("/")
     return Resource(group, version, "", owner.kind, namespaced=True, type=dict[str, Any])

@@ -43,11 +43,11 @@ class OutcomeHistory:
 
     def record_completed(self, nodes: Iterable[str]) -> None:
         """A workload on these nodes completed."""
-        self._count(nodes, completed=1.0)
+        self._count_outcome(nodes, completed=1.0)
 
     def record_lost(self, nodes: Iterable[str]) -> None:
         """A workload lost these nodes, or GPUs of them."""
-        self._count(nodes, lost=1.0)
+        self._count_outcome(nodes, lost=1.0)
 
     def of(self, domain: str) -> Outcomes | None:
         return self._domains.get(domain)
@@ -66,7 +66,7 @@ class OutcomeHistory:
         }
         self._state.fleet_state.mark_changed(self._state.reader.set_history(scores))
 
-    def _count(self, nodes: Iterable[str], *, completed: float = 0.0, lost: float = 0.0) -> None:
+    def _count_outcome(self, nodes: Iterable[str], *, completed: float = 0.0, lost: float = 0.0) -> None:
         self.version += 1
         tree, now = self._state.fleet.tree, self._clock()
         for domain in {nearest(tree, node) or self._nearest.get(node, "") for node in nodes} - {""}:

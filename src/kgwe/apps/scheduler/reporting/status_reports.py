@@ -38,7 +38,7 @@ _DIGITS: Final = 2
 _GONE: Final = (errors.NotFound, errors.Conflict)
 
 
-def _condition(stored: Sequence[Condition], verdict: LabelCheck, generation: int) -> Condition:
+def _ready_condition(stored: Sequence[Condition], verdict: LabelCheck, generation: int) -> Condition:
     """The condition Ready; its time moves only when its status does."""
     status = "True" if verdict.ready else "False"
     old = next((each for each in stored if each.type == READY), None)
@@ -60,8 +60,8 @@ class ConfigReport:
         if config is None or config.metadata.deletionTimestamp is not None:
             return
         meta, stored = config.metadata, config.status
-        verdict = self._verdict(meta.uid, meta.generation)
-        condition = _condition(stored.conditions, verdict, meta.generation)
+        verdict = self._check_config(meta.uid, meta.generation)
+        condition = _ready_condition(stored.conditions, verdict, meta.generation)
         if stored.conditions == (condition,) and stored.observedGeneration == meta.generation:
             return
         body = {
@@ -77,7 +77,7 @@ class ConfigReport:
             self._events.record(event)
             log.warning("scheduler_config_not_ready", reason=verdict.reason, message=verdict.message)
 
-    def _verdict(self, uid: str, generation: int) -> LabelCheck:
+    def _check_config(self, uid: str, generation: int) -> LabelCheck:
         """Judged once for every state of the object and of the nodes."""
         key = uid, generation, self._state.fleet.generation
         if self._judged is None or self._judged[0] != key:
@@ -112,30 +112,30 @@ class DomainReports:
         due.sort(key=lambda name: self._written.get(name, 0.0))
         budget = _PER_LOOK
         for name in due:
-            new = self._status(objects[name], found.get(name, (0, 0, 0)))
+            new = self._build_status(objects[name], found.get(name, (0, 0, 0)))
             if _says_the_same(objects[name].status, new):
                 continue
             if not budget:
                 return
             budget -= 1
             self._written[name] = now
-            await self._write(objects[name], new)
+            await self._write_status(objects[name], new)
         if budget == _PER_LOOK and len(due) == len(objects):
             self._settled = state  # nothing was left to write
 
-    def _status(self, obj: TopologyDomain, found: tuple[int, int, int]) -> TopologyDomainStatus:
+    def _build_status(self, obj: TopologyDomain, found: tuple[int, int, int]) -> TopologyDomainStatus:
         nodes, gpus, free = found
         verdict = self._state.reader.check_domain(obj.metadata.name, nodes)
         return TopologyDomainStatus(
             nodes=nodes,
             gpus=gpus,
             freeGPUs=free,
-            outcomes=_outcomes(self._history.of(obj.metadata.name)),
+            outcomes=_read_outcomes(self._history.of(obj.metadata.name)),
             observedGeneration=obj.metadata.generation,
-            conditions=(_condition(obj.status.conditions, verdict, obj.metadata.generation),),
+            conditions=(_ready_condition(obj.status.conditions, verdict, obj.metadata.generation),),
         )
 
-    async def _write(self, obj: TopologyDomain, new: TopologyDomainStatus) -> None:
+    async def _write_status(self, obj: TopologyDomain, new: TopologyDomainStatus) -> None:
         status: dict[str, Any] = {
             "nodes": new.nodes,
             "gpus": new.gpus,
@@ -151,7 +151,7 @@ class DomainReports:
             self._written.pop(obj.metadata.name, None)
 
 
-def _outcomes(past: Outcomes | None) -> WorkloadOutcomes | None:
+def _read_outcomes(past: Outcomes | None) -> WorkloadOutcomes | None:
     if past is None:
         return None
     return WorkloadOutcomes(round(past.completed, _DIGITS), round(past.lost, _DIGITS), timestamp.of(past.at_s))
@@ -176,13 +176,13 @@ def counts(state: ClusterState) -> dict[str, tuple[int, int, int]]:
     cards = np.array([node.shape.gpu_count for node in snapshot.nodes], np.int64)[order]
     free = np.bitwise_count(snapshot.free).astype(np.int64)[order]
     found: dict[str, tuple[int, int, int]] = {}
-    for names, sums in _levels(tree.nvlink_names, tree.nvlink_sums, tree.levels):
+    for names, sums in _list_levels(tree.nvlink_names, tree.nvlink_sums, tree.levels):
         rows = zip(names, *(sums(each).tolist() for each in (ones, cards, free)), strict=True)
         found |= {name: (nodes, gpus, unused) for name, nodes, gpus, unused in rows if name}
     return found
 
 
-def _levels(nvlink: Sequence[str], nvlink_sums: Any, levels: Sequence[Any]) -> Iterator[tuple[Sequence[str], Any]]:
+def _list_levels(nvlink: Sequence[str], nvlink_sums: Any, levels: Sequence[Any]) -> Iterator[tuple[Sequence[str], Any]]:
     yield nvlink, nvlink_sums
     for level in levels:
         yield level.names, level.sums

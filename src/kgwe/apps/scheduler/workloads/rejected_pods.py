@@ -114,10 +114,10 @@ class RejectedPods:
         if run is None or run.ended is not None or run.failing or run.suspended or run.meta.deletionTimestamp:
             return  # its Job deletes it
         if pod.metadata.deletionTimestamp is None:
-            self._do(functools.partial(self._look, owner, run, pod))
+            self._start_task(functools.partial(self._look_at, owner, run, pod))
             return
         if not run.serves:
-            self._do(functools.partial(remove_tracking_finalizer, self._client, pod))
+            self._start_task(functools.partial(remove_tracking_finalizer, self._client, pod))
         self._leave_cordoned(owner, run, pod)
 
     def _leave_cordoned(self, owner: str, run: Run, pod: core.Pod) -> None:
@@ -130,13 +130,13 @@ class RejectedPods:
         if len(run.seats) > 1 and run.seats[number].node == name and run_state.has_started(workload, run):
             self._leave(owner, {number: name}, f"node {name} was drained")
 
-    async def _look(self, owner: str, run: Run, pod: core.Pod) -> None:
+    async def _look_at(self, owner: str, run: Run, pod: core.Pod) -> None:
         meta = pod.metadata
         found = await self._client.get(resources.ENDED_POD, meta.name, meta.namespace)
         if found.metadata.uid != meta.uid or not never_started(found):
             return
         number = run.seat_of(pod)
-        rejected = self._count(owner, number, found)
+        rejected = self._count_rejection(owner, number, found)
         self._metrics.rejections.inc()
         workload = self._state.workload(owner)
         if workload is not None:
@@ -146,9 +146,9 @@ class RejectedPods:
         if not run.serves and (rejected.times == 1 or rejected.times >= _MOST):
             await remove_tracking_finalizer(self._client, pod)
         if rejected.times >= _MOST and workload is not None:
-            self._move(workload, run, number, rejected)
+            self._move_seat(workload, run, number, rejected)
 
-    def _count(self, owner: str, number: int, pod: core.EndedPod) -> Rejected:
+    def _count_rejection(self, owner: str, number: int, pod: core.EndedPod) -> Rejected:
         seats, now, node = self._seats.setdefault(owner, {}), self._clock(), pod.spec.nodeName
         before = seats.get(number)
         recent = before is not None and before.node == node and before.last_at > now - _FORGET_S
@@ -156,10 +156,12 @@ class RejectedPods:
         seats[number] = Rejected(node, times, now, rejection_message(pod))
         return seats[number]
 
-    def _move(self, workload: Workload, run: Run, number: int, rejected: Rejected) -> None:
+    def _move_seat(self, workload: Workload, run: Run, number: int, rejected: Rejected) -> None:
         if len(run.seats) > 1 and run_state.has_started(workload, run):
             self._seats[workload.meta.uid].pop(number)
-            self._leave(workload.meta.uid, {number: rejected.node}, _words({rejected.node}, rejected.words))
+            self._leave(
+                workload.meta.uid, {number: rejected.node}, _describe_rejections({rejected.node}, rejected.words)
+            )
         else:
             self._state.announcer.workload_touched(workload.key)  # the reconciler asks `unfit_seats`
 
@@ -175,7 +177,7 @@ class RejectedPods:
         if not found:
             return None
         nodes = frozenset(each.node for each in found.values())
-        return Unplaced(POD_REJECTED, _words(nodes, next(iter(found.values())).words), nodes)
+        return Unplaced(POD_REJECTED, _describe_rejections(nodes, next(iter(found.values())).words), nodes)
 
     async def explain_failed_job(self, run: Run) -> Unplaced | None:
         """Why a failed Job is a lost run: none of its failed pods ever started. None: it failed by itself."""
@@ -189,12 +191,12 @@ class RejectedPods:
         if not pods or not all(map(never_started, pods)):
             return None
         nodes = frozenset(pod.spec.nodeName for pod in pods if pod.spec.nodeName)
-        return Unplaced(POD_REJECTED, _words(nodes, rejection_message(pods[-1])), nodes)
+        return Unplaced(POD_REJECTED, _describe_rejections(nodes, rejection_message(pods[-1])), nodes)
 
-    def _do(self, work: Callable[[], Awaitable[None]]) -> None:
-        self._tasks.spawn(self._guarded(work))
+    def _start_task(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.spawn(self._run_guarded(work))
 
-    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _run_guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         async with self._slots:
             try:
                 await work()
@@ -210,5 +212,5 @@ def rejection_message(pod: core.EndedPod) -> str:
     return ": ".join(part for part in (status.reason, status.message) if part) or "no reason given"
 
 
-def _words(nodes: Iterable[str], last: str) -> str:
+def _describe_rejections(nodes: Iterable[str], last: str) -> str:
     return f"{', '.join(sorted(nodes))} rejected its pods before they started: {last}"

@@ -52,7 +52,7 @@ class RunCreator:
 
         Permanent: PlanTooLarge, InvalidTemplate, NameTaken, or what the API server says against it.
         """
-        body = self._build(workload, plan)
+        body = self._build_run(workload, plan)
         resource, namespace = run_metadata.resource_of(workload), workload.meta.namespace
         try:
             for kind, companion in run_manifest.build_companions(workload, plan, self._state.reader.cards):
@@ -68,7 +68,7 @@ class RunCreator:
             raise NameTaken(f"{exc} and does not belong to this workload") from exc
         return True
 
-    def _build(self, workload: Workload, plan: Plan) -> dict[str, Any]:
+    def _build_run(self, workload: Workload, plan: Plan) -> dict[str, Any]:
         """The Job or Deployment, signed."""
         try:
             template = pod_template.build_pod_template(workload, self._default_image)

@@ -98,7 +98,7 @@ class RunFollower:
         attempt.held_at, attempt.told_at = None, 0.0
         pods = self._state.pods_of(run)
         if run.ended is not None:
-            return await self._finish(workload, run, run.ended)
+            return await self._finish_run(workload, run, run.ended)
         if 0 < run.generation < workload.meta.generation and not run_state.is_bound(pods):
             # Edited before any of its pods ran: the new spec counts.
             await self._writer.delete_run(run)
@@ -209,7 +209,7 @@ class RunFollower:
 
     # --- the end of a run -------------------------------------------------------------------------------
 
-    async def _finish(self, workload: Workload, run: Run, ended: core.Condition) -> Result:
+    async def _finish_run(self, workload: Workload, run: Run, ended: core.Condition) -> Result:
         if workload.status.phase == Phase.FAILED and run.generation < workload.meta.generation:
             # Failed and edited since: delete the run, so that the workload can start again.
             await self._writer.delete_run(run)

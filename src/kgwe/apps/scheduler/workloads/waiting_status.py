@@ -45,12 +45,12 @@ class WaitingNotices:
         if attempt.held_at is None:
             attempt.held_at = now
             attempt.warn_at = now + self._pause_s
-        self._warn(workload, attempt, held, now)
-        new = phases.waiting_status(workload, held, timestamp.seconds(), self._estimate(workload))
+        self._warn_if_due(workload, attempt, held, now)
+        new = phases.waiting_status(workload, held, timestamp.seconds(), self._estimate_start(workload))
         if status_patch(workload, new) is None:
             return
         told = workload.status.conditions[0] if workload.status.conditions else None
-        due = self._due(workload, attempt, is_news=told is None or told.reason != held.code)
+        due = self._status_due(workload, attempt, is_news=told is None or told.reason != held.code)
         if now < due:
             self._requeue(workload.key, due - now)
             return
@@ -65,7 +65,7 @@ class WaitingNotices:
         """Between two messages about the same workload: longer, the more work waits."""
         return max(self._interval_s, self._planner.waiting_count / _MESSAGES_PER_S)
 
-    def _due(self, workload: Workload, attempt: Attempt, *, is_news: bool) -> float:
+    def _status_due(self, workload: Workload, attempt: Attempt, *, is_news: bool) -> float:
         """When the status may be written."""
         status = workload.status
         is_news |= status.phase != Phase.PENDING or status.observed_generation != workload.meta.generation
@@ -74,7 +74,7 @@ class WaitingNotices:
         pace_s = self._planner.waiting_count / _MESSAGES_PER_S if attempt.told_at else 0.0
         return max((attempt.held_at or 0.0) + self._settle_s, attempt.told_at + pace_s)
 
-    def _warn(self, workload: Workload, attempt: Attempt, held: Refusal, now: float) -> None:
+    def _warn_if_due(self, workload: Workload, attempt: Attempt, held: Refusal, now: float) -> None:
         """The first refusal is normal. A workload that is still refused gets a Warning, after twice as long each
         time."""
         if now >= attempt.warn_at:
@@ -82,7 +82,7 @@ class WaitingNotices:
             attempt.warn_at = now + 2 * max(now - (attempt.held_at or now), self._pause_s)
         self._requeue(workload.key, attempt.warn_at - now)
 
-    def _estimate(self, workload: Workload) -> tuple[str, str] | None:
+    def _estimate_start(self, workload: Workload) -> tuple[str, str] | None:
         eta = self._planner.estimate_of(workload.meta.uid)
         if eta is None or eta.p50_s is None or eta.p90_s is None:
             return None

@@ -40,43 +40,45 @@ Verdict = tuple[bool, str, str]
 
 def pending_status(workload: Workload, reason: str, message: str, now: str) -> Status:
     """It waits: for room, or for something that only others can mend. Nothing of an earlier run is left."""
-    status = Status(phase=Phase.PENDING, message=_cut(message), retry_count=retry_count(workload))
-    return _conditioned(workload, status, workload.meta.generation, now, {SCHEDULED: (False, reason, message)})
+    status = Status(phase=Phase.PENDING, message=_shorten(message), retry_count=retry_count(workload))
+    return _with_conditions(workload, status, workload.meta.generation, now, {SCHEDULED: (False, reason, message)})
 
 
 def waiting_status(workload: Workload, held: Refusal, now: str, estimate: tuple[str, str] | None = None) -> Status:
     """It waits for room: why, and what would start it now."""
     status = pending_status(workload, held.code, held.message, now)
     words = held.detail.describe() if isinstance(held.detail, Diagnosis) else ""
-    return replace(status, certificate=_cut(words), estimate=estimate)
+    return replace(status, certificate=_shorten(words), estimate=estimate)
 
 
 def retrying_status(workload: Workload, attempt: int, message: str, now: str) -> Status:
     """An error is being retried; `attempt` counts from 1."""
-    status = Status(phase=Phase.SCHEDULING, message=_cut(message), retry_count=attempt)
+    status = Status(phase=Phase.SCHEDULING, message=_shorten(message), retry_count=attempt)
     verdict = (False, "JobCreationFailed", message)
-    return _conditioned(workload, status, workload.meta.generation, now, {SCHEDULED: verdict})
+    return _with_conditions(workload, status, workload.meta.generation, now, {SCHEDULED: verdict})
 
 
 def failed_status(workload: Workload, reason: str, message: str, now: str) -> Status:
     """Failed without ever having had a Job."""
-    status = Status(phase=Phase.FAILED, message=_cut(message), retry_count=retry_count(workload), completion_time=now)
+    status = Status(
+        phase=Phase.FAILED, message=_shorten(message), retry_count=retry_count(workload), completion_time=now
+    )
     verdict = (False, reason, message)
     verdicts = {SCHEDULED: verdict, SUCCEEDED: verdict, FAILED: (True, reason, message)}
-    return _conditioned(workload, status, workload.meta.generation, now, verdicts)
+    return _with_conditions(workload, status, workload.meta.generation, now, verdicts)
 
 
 def scheduled_status(
     workload: Workload, placed: Placement, now: str, message: str = "", trouble: Trouble | None = None
 ) -> Status:
-    verdicts = _troubled(trouble)
+    verdicts = _degraded_condition(trouble)
     return _with_job(workload, placed, now, phase=Phase.SCHEDULED, message=message or placed.words, verdicts=verdicts)
 
 
 def running_status(workload: Workload, placed: Placement, now: str, trouble: Trouble | None = None) -> Status:
     """It runs, as a whole or (`trouble`) with a part of it lost."""
     message = f"running on {placed.where}" + (f"; {trouble[1]}" if trouble else "")
-    verdicts = {RUNNING: (True, "PodRunning", message), **_troubled(trouble)}
+    verdicts = {RUNNING: (True, "PodRunning", message), **_degraded_condition(trouble)}
     status = _with_job(workload, placed, now, phase=Phase.RUNNING, message=message, verdicts=verdicts)
     return replace(status, start_time=workload.status.start_time or now)
 
@@ -115,17 +117,17 @@ class Placement:
         self.node = run.node
         self.job_name = run.meta.name
         self.generation = run.generation
-        self.placed = _placed(run, workload.status.placed, cards)
+        self.placed = _build_placed(run, workload.status.placed, cards)
         self.where = run.node if self.placed.node_count == 1 else f"{self.placed.node_count} nodes"
         self.nodes = f"{run.node} +{self.placed.node_count - 1}" if self.placed.node_count > 1 else run.node
         self.reason, self.words = "Placed", f"placed on {self.where} by {workload.strategy or default_strategy}"
         if note := run.meta.annotations.get(metadata_keys.NOTE_ANNOTATION):
             running = sum(pod.status.phase == "Running" for pod in (pods or {}).values()) + len(run.done)
             self.reason = "Recovered" if running >= run.pods else "Recovering"
-            self.words = _cut(note)
+            self.words = _shorten(note)
 
 
-def _placed(run: Run, told: Placed | None, cards: Callable[[str], Cards]) -> Placed:
+def _build_placed(run: Run, told: Placed | None, cards: Callable[[str], Cards]) -> Placed:
     placements: list[tuple[str, int, tuple[str, ...]]] = []
     slices: list[tuple[str, str, str]] = []
     left = _MOST_LISTED
@@ -160,7 +162,7 @@ def _with_job(
     same_run = old.job_name == placed.job_name and old.observed_generation == placed.generation
     status = Status(
         phase=phase,
-        message=_cut(message),
+        message=_shorten(message),
         node=placed.node,
         nodes=placed.nodes,
         job_name=placed.job_name,
@@ -169,12 +171,14 @@ def _with_job(
         start_time=old.start_time if same_run else None,
         placed=placed.placed,
     )
-    return _conditioned(
+    return _with_conditions(
         workload, status, placed.generation, now, {SCHEDULED: (True, placed.reason, placed.words), **verdicts}
     )
 
 
-def _conditioned(workload: Workload, status: Status, generation: int, now: str, verdicts: dict[str, Verdict]) -> Status:
+def _with_conditions(
+    workload: Workload, status: Status, generation: int, now: str, verdicts: dict[str, Verdict]
+) -> Status:
     """Exactly these conditions; a condition's time moves only when its status does."""
     before = {condition.type: condition for condition in workload.status.conditions}
     conditions = []
@@ -182,13 +186,13 @@ def _conditioned(workload: Workload, status: Status, generation: int, now: str, 
         value = "True" if is_so else "False"
         old = before.get(type_)
         since = old.lastTransitionTime if old is not None and old.status == value else now
-        conditions.append(Condition(type_, value, reason, _cut(message), since, generation))
+        conditions.append(Condition(type_, value, reason, _shorten(message), since, generation))
     return replace(status, gpus=workload.gpus, observed_generation=generation, conditions=tuple(conditions))
 
 
-def _troubled(trouble: Trouble | None) -> dict[str, Verdict]:
+def _degraded_condition(trouble: Trouble | None) -> dict[str, Verdict]:
     return {} if trouble is None else {DEGRADED: (True, *trouble)}
 
 
-def _cut(message: str) -> str:
+def _shorten(message: str) -> str:
     return message if len(message) <= _MESSAGE_CHARS else message[: _MESSAGE_CHARS - 1] + "…"

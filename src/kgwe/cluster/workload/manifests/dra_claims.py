@@ -89,15 +89,15 @@ def device_uuids(place: Holding | Seat, names: Naming) -> tuple[str, ...]:
 
 def template_name(job: str, seats: Sequence[Seat], names: Naming) -> str:
     """Tells the devices of the plan: the template of another plan has another name."""
-    return _named(job, *(uuid for seat in seats for uuid in device_uuids(seat, names)))
+    return _name_with_digest(job, *(uuid for seat in seats for uuid in device_uuids(seat, names)))
 
 
 def build_template(job: str, seats: Sequence[Seat], names: Naming) -> dict[str, Any]:
     """The ResourceClaimTemplate of a plan, without its owner."""
     listed = [uuid for seat in seats for uuid in device_uuids(seat, names)]
     each = len(listed) // len(seats)
-    request = _request(listed, each, is_slices=bool(seats[0].slices))
-    return {"metadata": {"name": template_name(job, seats, names)}, "spec": {"spec": _spec(request)}}
+    request = _device_request(listed, each, is_slices=bool(seats[0].slices))
+    return {"metadata": {"name": template_name(job, seats, names)}, "spec": {"spec": _claim_spec(request)}}
 
 
 def is_exact(pod: core.Pod, job: str, seats: Sequence[Seat], place: Holding, names: Naming) -> bool:
@@ -121,7 +121,7 @@ def build_claim(pod: core.Pod, place: Holding, names: Naming, labels: dict[str, 
     uuids = device_uuids(place, names)
     return {
         "metadata": {
-            "name": _named(meta.name, meta.uid, *uuids),
+            "name": _name_with_digest(meta.name, meta.uid, *uuids),
             "namespace": meta.namespace,
             "labels": labels,
             "annotations": {POD_CLAIM_ANNOTATION: CLAIM},
@@ -129,7 +129,7 @@ def build_claim(pod: core.Pod, place: Holding, names: Naming, labels: dict[str, 
                 {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid, "controller": True}
             ],
         },
-        "spec": _spec(_request(uuids, len(uuids), is_slices=bool(place.slices))),
+        "spec": _claim_spec(_device_request(uuids, len(uuids), is_slices=bool(place.slices))),
     }
 
 
@@ -141,12 +141,12 @@ def pod_claim_entry(pod: core.Pod, name: str) -> dict[str, Any]:
     }
 
 
-def _named(first: str, *facts: str) -> str:
+def _name_with_digest(first: str, *facts: str) -> str:
     digest = hashlib.sha256(" ".join(facts).encode()).hexdigest()[:_DIGEST_CHARS]
     return f"{first[: _NAME_MAX - _DIGEST_CHARS - 1]}-{digest}"
 
 
-def _request(uuids: Sequence[str], count: int, *, is_slices: bool) -> dict[str, Any]:
+def _device_request(uuids: Sequence[str], count: int, *, is_slices: bool) -> dict[str, Any]:
     attributes = f"device.attributes['{DRIVER}']"
     listed = ", ".join(f"'{uuid}'" for uuid in uuids)
     # What does not fit is claimed pod by pod: this one is then replaced before anybody looks at it.
@@ -159,5 +159,5 @@ def _request(uuids: Sequence[str], count: int, *, is_slices: bool) -> dict[str, 
     }
 
 
-def _spec(request: dict[str, Any]) -> dict[str, Any]:
+def _claim_spec(request: dict[str, Any]) -> dict[str, Any]:
     return {"devices": {"requests": [{"name": "gpus", "exactly": request}]}}

@@ -45,8 +45,8 @@ def add_environment(spec: dict[str, Any], job: str, *, pods: int, gpus: int, ran
         {"name": "MASTER_ADDR", "value": hosts[0]},
         {"name": "MASTER_PORT", "value": str(PORT)},
         {"name": "WORLD_SIZE", "value": str(pods * per_pod)},
-        _index("RANK"),
-        *_FRAMEWORKS.get(framework, _torch)(hosts, per_pod),
+        _index_variable("RANK"),
+        *_FRAMEWORKS.get(framework, _torch_variables)(hosts, per_pod),
     ]
     for container in spec["containers"]:
         mine = container.get("env", [])
@@ -55,24 +55,24 @@ def add_environment(spec: dict[str, Any], job: str, *, pods: int, gpus: int, ran
         container["env"] = [*(entry for entry in env if entry["name"] not in known), *mine]
 
 
-def _index(name: str) -> dict[str, Any]:
+def _index_variable(name: str) -> dict[str, Any]:
     """The pod's own number."""
     path = f"metadata.annotations['{placement_annotations.INDEX_ANNOTATION}']"
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _torch(hosts: list[str], per_pod: int) -> Env:
+def _torch_variables(hosts: list[str], per_pod: int) -> Env:
     """Every option of torchrun can be given as PET_<OPTION>."""
     return [
         {"name": "PET_NNODES", "value": str(len(hosts))},
         {"name": "PET_NPROC_PER_NODE", "value": str(per_pod)},
-        _index("PET_NODE_RANK"),
+        _index_variable("PET_NODE_RANK"),
         {"name": "PET_MASTER_ADDR", "value": hosts[0]},
         {"name": "PET_MASTER_PORT", "value": str(PORT)},
     ]
 
 
-def _tensorflow(hosts: list[str], per_pod: int) -> Env:  # noqa: ARG001 - one worker per pod, whatever it has
+def _tensorflow_variables(hosts: list[str], per_pod: int) -> Env:  # noqa: ARG001 - one worker per pod, whatever it has
     cluster = json.dumps({"worker": [f"{host}:{PORT}" for host in hosts]})
     # Kubernetes fills in what an earlier variable holds.
     config = f'{{"cluster": {cluster}, "task": {{"type": "worker", "index": $(KGWE_RANK)}}}}'
@@ -82,15 +82,15 @@ def _tensorflow(hosts: list[str], per_pod: int) -> Env:  # noqa: ARG001 - one wo
             f" program with a variable longer than {_MOST_VARIABLE}; give each pod more GPUs (gpusPerPod), or leave"
             " framework out"
         )
-    return [_index("KGWE_RANK"), {"name": "TF_CONFIG", "value": config}]
+    return [_index_variable("KGWE_RANK"), {"name": "TF_CONFIG", "value": config}]
 
 
-def _jax(hosts: list[str], per_pod: int) -> Env:  # noqa: ARG001 - one process per pod, whatever it has
+def _jax_variables(hosts: list[str], per_pod: int) -> Env:  # noqa: ARG001 - one process per pod, whatever it has
     return [
         {"name": "JAX_COORDINATOR_ADDRESS", "value": f"{hosts[0]}:{PORT}"},
         {"name": "JAX_NUM_PROCESSES", "value": str(len(hosts))},
-        _index("JAX_PROCESS_ID"),
+        _index_variable("JAX_PROCESS_ID"),
     ]
 
 
-_FRAMEWORKS: Final = {"TensorFlow": _tensorflow, "JAX": _jax}
+_FRAMEWORKS: Final = {"TensorFlow": _tensorflow_variables, "JAX": _jax_variables}

@@ -37,12 +37,12 @@ _REJECTIONS = 6
 _TERMINATED = 143
 
 
-def _unnamed(_node: str) -> Cards:
+def _without_names(_node: str) -> Cards:
     return Cards({}, {})
 
 
 def build_run(
-    workload: Workload, template: dict[str, Any], plan: Plan, run_id: str = "", names: Naming = _unnamed
+    workload: Workload, template: dict[str, Any], plan: Plan, run_id: str = "", names: Naming = _without_names
 ) -> dict[str, Any]:
     """The Job or Deployment that runs the workload as planned. Every Deployment needs a `run_id` of its own."""
     template = copy_without_nulls(template)
