@@ -121,7 +121,7 @@ def test_a_pass_over_extreme_work_fails_for_none_of_it(fleet: LiveFleet, works: 
     for ask in asked:
         passes.put(ask)
     for now_s in (1000.0, 2000.0, 90_000.0):
-        passes.sync(ledger, {})
+        passes.sync_fleet(ledger, {})
         result = passes.run(now_s)
         assert not result.faults, ["".join(traceback.format_exception(fault.error)[-3:]) for fault in result.faults]
         for work, plan in result.plans:
@@ -145,7 +145,7 @@ def test_an_error_in_one_work_leaves_the_others_alone(bad: Ask, first: bool):  #
     good = [Ask(f"g{number}", Request(Gpus(count=2)), namespace="x", priority=number) for number in range(3)]
     for ask in [bad, *good] if first else [*good, bad]:
         passes.put(ask)
-    passes.sync(Ledger(fleet), {})
+    passes.sync_fleet(Ledger(fleet), {})
     result = passes.run(1000.0)
     placed = {work.key for work, _ in result.plans}
     assert {"g1", "g2"} <= placed

@@ -98,7 +98,7 @@ class Run:
         ask = replace(ask, owner=f"w{self.now_s:g}")
         draws = Draws(self.rng)
         answer = planner.make_plan(place, ask, rng=draws, explain=False)
-        self.recorder.plan(self.copy, ask, answer, avoid=avoid, draws=draws.said)
+        self.recorder.record_plan(self.copy, ask, answer, avoid=avoid, draws=draws.said)
         if isinstance(answer, Plan):
             self.ledger.commit_plan(
                 ask.owner, answer.amounts_by_seat, answer.grants, [seat.node for seat in answer.seats]
@@ -113,14 +113,14 @@ class Run:
         numbers = None if offered is None else np.array([index[each] for each in offered], np.intp)
         found = self.fleet.engine.decide(ask.request, strategy=strategy, candidates=numbers)
         asked = Ask(uid, ask.request, ask.amounts, strategy=strategy)
-        self.recorder.pod(self.fleet, asked, found, among=offered)
+        self.recorder.record_pod(self.fleet, asked, found, among=offered)
         if isinstance(found, Decision):
             self.ledger.assume_pod(uid, ask.amounts, found.grant, 1e9)
 
     def end(self, which: int) -> None:
         if self.held:
             self.ledger.release_seats(self.held.pop(which % len(self.held)))
-        self.recorder.sweep(self.ledger)
+        self.recorder.record_ends(self.ledger)
 
     def change_node(self, number: int, *, there: bool, ready: bool) -> None:
         changed = NODES[number]

@@ -37,7 +37,7 @@ def records(tmp_path: Path) -> Path:
             f"w{number}", request, pod_amounts(request), pods=1 + number % 2, name=f"job-{number}", namespace="ns"
         )
         answer = planner.make_plan(ledger.fleet, ask, explain=False)
-        recorder.plan(ledger.fleet, ask, answer)
+        recorder.record_plan(ledger.fleet, ask, answer)
         if isinstance(answer, Plan):
             ledger.commit_plan(ask.owner, answer.amounts_by_seat, answer.grants, [seat.node for seat in answer.seats])
     recorder.close()

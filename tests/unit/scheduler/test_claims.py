@@ -154,7 +154,7 @@ def gang(state):
 
 
 def test_a_seat_that_moves_holds_both_places_until_its_pod_has_gone(gang):
-    gang.run_registry.move(UID, MOVED)
+    gang.run_registry.move_seats(UID, MOVED)
     assert free(gang) == {"n1": 4, "n2": 4, "n3": 4}
     assert gang.runs[UID].seats == MOVED
     gang.on_pod(removed(pod("p1", at="n2", index=1)))
@@ -164,7 +164,7 @@ def test_a_seat_that_moves_holds_both_places_until_its_pod_has_gone(gang):
 
 
 def test_what_the_watch_shows_of_the_old_plan_does_not_undo_the_new_one(gang):
-    gang.run_registry.move(UID, MOVED)
+    gang.run_registry.move_seats(UID, MOVED)
     gang.on_job(changed(job(seats=TWO), job(seats=TWO, active=2)))
     assert gang.runs[UID].seats == MOVED
     gang.on_job(changed(job(seats=TWO), job(seats=MOVED)))
@@ -173,8 +173,8 @@ def test_what_the_watch_shows_of_the_old_plan_does_not_undo_the_new_one(gang):
 
 
 def test_a_move_that_could_not_be_stored_is_taken_back(gang):
-    gang.run_registry.move(UID, MOVED)
-    gang.run_registry.move(UID, None)
+    gang.run_registry.move_seats(UID, MOVED)
+    gang.run_registry.move_seats(UID, None)
     assert gang.runs[UID].seats == TWO
     assert free(gang) == {"n1": 4, "n2": 4, "n3": 8}
     gang.on_pod(removed(pod("p1", at="n2", index=1)))
@@ -182,7 +182,7 @@ def test_a_move_that_could_not_be_stored_is_taken_back(gang):
 
 
 def test_a_move_is_forgotten_with_its_run(gang):
-    gang.run_registry.move(UID, MOVED)
+    gang.run_registry.move_seats(UID, MOVED)
     gang.on_job(removed(job(seats=TWO)))
     gang.on_job(added(job("job-2", seats=TWO)))
     assert gang.runs[UID].seats == TWO

@@ -56,7 +56,7 @@ def test_a_plan_of_16384_gpus_survives_a_restart(per_pod):
     again.on_job(added(job))
     assert again.runs[UID].seats == plan.seats
     assert not any(free(again).values()), "every GPU is reserved"
-    run, asking = again.runs[UID], again.workload(UID)
+    run, asking = again.runs[UID], again.find_workload(UID)
     assert asking is not None
     why = run_state.find_unplaced(again, asking, run, {})
     assert why is not None

@@ -109,19 +109,19 @@ async def test_a_job_that_can_create_no_pods_for_want_of_the_class_says_so_besid
     assert bed.client.status["message"].endswith(WORDS)
     run = state.runs[UID]
     assert run.meta.name == NAME
-    assert run_state.find_unplaced(state, state.workload(UID), run, {}) == run_state.Unplaced(
+    assert run_state.find_unplaced(state, state.find_workload(UID), run, {}) == run_state.Unplaced(
         run_state.PODS_NOT_CREATED, WORDS, is_certain=True
     )
 
 
 def test_without_known_classes_nothing_is_said(state):
     state.on_priority_class(removed(PriorityClass(ObjectMeta(name="system-node-critical"), 5_000)))
-    assert scheduler_policy.missing_class(state.workload(UID), state.priority_classes) == ""
+    assert scheduler_policy.missing_class(state.find_workload(UID), state.priority_classes) == ""
 
 
 def test_the_event_asks_for_a_class_of_at_least_that_value(state):
     state.on_kgwe(added(workload(20_000)))
-    assert "needs a PriorityClass of at least that value" in scheduler_policy.priority_note(state.workload(UID))
+    assert "needs a PriorityClass of at least that value" in scheduler_policy.priority_note(state.find_workload(UID))
     state.on_priority_class(the_class("urgent"))
     state.on_kgwe(added(workload(5_000)))
-    assert scheduler_policy.priority_note(state.workload(UID)) == ""
+    assert scheduler_policy.priority_note(state.find_workload(UID)) == ""

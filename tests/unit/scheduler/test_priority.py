@@ -31,7 +31,7 @@ def seen(state: ClusterState, found: GPUWorkload) -> int:
 
 
 def counted(state: ClusterState) -> int:
-    found = state.workload("w-uid")
+    found = state.find_workload("w-uid")
     assert found is not None
     return found.priority
 
@@ -78,7 +78,7 @@ def test_another_limit_or_value_counts_at_once():
     name_class(state, "other", 1)
     limit(state, 100)
     assert counted(state) == 100
-    assert state.workload("w-uid").asked_priority == 700_000  # type: ignore[union-attr] # it is there
+    assert state.find_workload("w-uid").asked_priority == 700_000  # type: ignore[union-attr] # it is there
 
 
 def test_the_small_kind_has_the_same_limit():

@@ -172,7 +172,7 @@ def test_a_workload_says_how_it_gets_gpus_else_the_cluster_does_whatever_is_know
         state.on_kgwe(added(mine))
         if steps == "workload first":
             state.on_config(added(config))
-        known = state.workload(UID)
+        known = state.find_workload(UID)
         assert known is not None
         assert known.claims is claims
 
@@ -283,7 +283,7 @@ async def test_ranks_on_one_node_get_claims_of_their_own_once_kubernetes_has_mad
 
 async def test_a_rank_that_was_moved_claims_what_its_seat_is_now(state):
     old = gang(state, Seat("n1", 0b1111), Seat("n2", 0b1111))
-    state.run_registry.move(UID, (Seat("n1", 0b1111), Seat("n2", 0b11110000)))
+    state.run_registry.move_seats(UID, (Seat("n1", 0b1111), Seat("n2", 0b11110000)))
     client = await seated(state, claiming_pod("p1", old, entered="generated", index=1, at="", gated=True))
     (made,) = client.created
     assert (

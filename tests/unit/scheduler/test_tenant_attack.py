@@ -236,7 +236,7 @@ class World:
         owners = (SINGLE, GANG, SERVING, WAITING, OWNER, f"gang:{VICTIM}/kgwe.nvidia.io/h")
         found: dict[str, Any] = {"workloads": {key: each for key, each in state.workloads.items() if VICTIM in key[1]}}
         for owner in owners:
-            run, workload, group = state.runs.get(owner), state.workload(owner), self.gangs.group(owner)
+            run, workload, group = state.runs.get(owner), state.find_workload(owner), self.gangs.group(owner)
             seats = ledger.booked_seats(owner)
             found[owner] = (
                 {number: (each, ledger.pod_in(owner, number)) for number, each in seats.items()},
@@ -248,7 +248,7 @@ class World:
                 and (
                     set(state.pods_of(run)),
                     state.run_registry.taken_seats(owner),
-                    list(state.run_registry.unseated(owner)),
+                    list(state.run_registry.list_unseated(owner)),
                 ),
                 group and (set(group.members), group.seats, group.awaited, group.problem, group.lacking),
             )

@@ -217,7 +217,7 @@ def _describe(view: View, owner: str, found: DefragPlan, terms: Terms) -> Propos
                 consents(pod),
             )
         )
-    workload = view.state.workload(owner)
+    workload = view.state.find_workload(owner)
     return Proposal(
         waiting=found.waiting,
         gpus=sum(grant_milli(grant, snapshot) for grant in found.placement) / _MILLI,

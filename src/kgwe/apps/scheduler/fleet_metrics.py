@@ -28,29 +28,29 @@ class FleetGauges:
         self._of = -1  # generation of the fleet whose shapes these are
 
     def register(self, metrics: Metrics) -> None:
-        metrics.read(
+        metrics.add_gauge(
             "kgwe_active_workloads", "Workloads not finished", ("namespace", "workload_type"), self._list_active
         )
-        metrics.read("kgwe_gpu_count", "GPUs by node and model", ("node", "model"), self._list_gpus)
-        metrics.read(
+        metrics.add_gauge("kgwe_gpu_count", "GPUs by node and model", ("node", "model"), self._list_gpus)
+        metrics.add_gauge(
             "kgwe_topology_score",
             "How near the free GPUs of a node are to each other, 50 (across sockets) to 100 (NVLink); 0: none is free",
             ("node",),
             self._list_topology,
         )
-        metrics.read(
+        metrics.add_gauge(
             "topology_domain_utilization_ratio",
             "Share of a domain's healthy GPUs that is in use or reserved",
             ("level", "domain"),
             self._list_domains,
         )
-        metrics.read(
+        metrics.add_gauge(
             "topology_gpu_allocation_ratio",
             "Share of all healthy GPUs that is in use or reserved",
             (),
             self._list_allocation,
         )
-        metrics.read(
+        metrics.add_gauge(
             "topology_domain_fragmentation_ratio",
             "Share of a domain's free GPUs that lies on nodes which are partly used",
             ("level", "domain"),

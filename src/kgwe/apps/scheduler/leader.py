@@ -134,7 +134,7 @@ class Leader:
         self._planner.confirm_plan(owner)
         try:
             self._gangs.assign_plan(owner, decision)
-            self._unbound_gangs.track(owner)
+            self._unbound_gangs.track_gang(owner)
         except Exception:
             self._gangs.forget_plan(owner, decision)
             raise
@@ -170,7 +170,7 @@ class Leader:
         return self._faults.problem
 
     async def __aenter__(self) -> Self:
-        self._state.run_registry.drop_unfit()
+        self._state.run_registry.drop_unfit_seats()
         self._unsubscribe = self._state.announcer.subscribe(
             ClusterListener(
                 workload_changed=self._handle_workload,
@@ -205,7 +205,7 @@ class Leader:
         for key in sorted(self._state.workloads):
             self._queue.add(key)
         for owner in list(self._state.runs):
-            for pod in self._state.run_registry.unseated(owner):
+            for pod in self._state.run_registry.list_unseated(owner):
                 self._pinner.pin(owner, pod)
         self._metrics.queue.set_function(lambda: len(self._queue))
         self._workers.start()

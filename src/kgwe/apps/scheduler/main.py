@@ -180,7 +180,7 @@ class Scheduler:
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
             await preflight.check_kinds(self.client, [informer.resource for informer in self.informers])
             if self.port is not None:
-                await self.port.check()
+                await self.port.check_port()
             await background.wait_first(self.keys.wait(), stop.wait())
             await self.kinds.add_served()
             await self._watch_devices()
@@ -207,7 +207,7 @@ class Scheduler:
         yield _measure_lag(self.metrics.loop_lag.set)
         yield self._expire_assumed()
         if self.recorder is not None:
-            yield self.recorder.watch(self.state.ledger)
+            yield self.recorder.watch_ends(self.state.ledger)
         if self._elector is not None:
             yield self._elector.run()
 
@@ -215,7 +215,7 @@ class Scheduler:
         """Places of pods that were not bound in time come free whether or not anyone asks for them."""
         while True:
             await asyncio.sleep(_EXPIRE_S)
-            self.state.expire(time.monotonic())
+            self.state.expire_assumed(time.monotonic())
 
     async def _lead_once(self, term: Term) -> None:
         """One term of leadership."""
@@ -231,7 +231,7 @@ class Scheduler:
 
     async def _act_as_leader(self, term: Term) -> None:
         """Act until the term ends. The port comes first: kube-scheduler must be able to call a leader."""
-        with await self.port.take() if self.port else contextlib.nullcontext() as sock:
+        with await self.port.take_port() if self.port else contextlib.nullcontext() as sock:
             if await term.resync():
                 async with gc_pauses.short(), Leader(self.make_deps()) as leader, self._serve_extender(leader, sock):
                     self._planning_problem = leader.problem

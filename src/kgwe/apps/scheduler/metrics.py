@@ -183,7 +183,9 @@ class Metrics:
             "kgwe_event_loop_lag_seconds", "How late the event loop was, at most, in the last second", registry=registry
         )
 
-    def read(self, name: str, about: str, labels: tuple[str, ...], samples: Callable[[], Iterable[Sample]]) -> None:
+    def add_gauge(
+        self, name: str, about: str, labels: tuple[str, ...], samples: Callable[[], Iterable[Sample]]
+    ) -> None:
         """A gauge that is computed at each scrape."""
         self.registry.register(_Read(name, about, labels, samples))
 

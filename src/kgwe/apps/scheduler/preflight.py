@@ -45,18 +45,18 @@ class ExtenderPort:
         self._client = client
         self._machine = machine_of(identity)
 
-    async def check(self) -> None:
+    async def check_port(self) -> None:
         """PortTaken when another program has the port; the leader of KGWE on this machine may have it."""
         if await self.is_worth_campaigning():
             return
         try:
-            (await self.take()).close()
+            (await self.take_port()).close()
         except http.PortTaken as exc:
             raise http.PortTaken(
                 f"{exc}. Another program uses the extender's port: stop it, or change extenderBindAddress"
             ) from exc
 
-    async def take(self) -> socket.socket:
+    async def take_port(self) -> socket.socket:
         """The port, for the leader; it may have to wait for the leader before it to let go. PortTaken: it is used."""
         for _ in range(_TRIES - 1):
             try:

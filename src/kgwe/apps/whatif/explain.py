@@ -256,7 +256,7 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
     )
     seat = view.state.seat_of(pod)
     # A pod of ours may have no seat yet; its label says whose it is.
-    workload = view.state.workload(seat[0] if seat is not None else meta.labels.get(metadata_keys.UID_LABEL, ""))
+    workload = view.state.find_workload(seat[0] if seat is not None else meta.labels.get(metadata_keys.UID_LABEL, ""))
     if workload is not None and workload.meta.namespace == meta.namespace:
         return _of_workload(view, pod, workload, base)
     owner = view.gangs.owner_of(pod.metadata.uid)

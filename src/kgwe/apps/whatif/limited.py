@@ -143,7 +143,7 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
         said=tuple(explain.words_of(scheduled)),
         gang=explain.gang_of(view, view.gangs.owner_of(meta.uid)),
     )
-    workload = view.state.workload(meta.labels.get(metadata_keys.UID_LABEL, ""))
+    workload = view.state.find_workload(meta.labels.get(metadata_keys.UID_LABEL, ""))
     if workload is None:
         return base
     whole = _workload(view, workload)

@@ -127,7 +127,7 @@ class Scenario:
     def again(self, owner: str) -> None:
         """Work that is there already, placed anew as if it held nothing."""
         view = self.view
-        workload = view.state.workload(owner)
+        workload = view.state.find_workload(owner)
         for pod in view.state.owners.pods(owner):
             view.state.ledger.remove_pod(pod.metadata.uid)
         view.state.ledger.release_seats(owner)

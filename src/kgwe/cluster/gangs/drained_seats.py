@@ -62,7 +62,7 @@ class DrainedSeats:
         self._drop = drop
         self.owners: set[str] = set()
 
-    def keep(self, owner: str, group: Group, number: int, pod: core.Pod, member: Membership) -> bool:
+    def reserve_if_drained(self, owner: str, group: Group, number: int, pod: core.Pod, member: Membership) -> bool:
         """Reserve the seat of a removed pod if the pod was drained.
 
         Not on a failed node, which is for recovery. Not of a gang that is being preempted.
@@ -71,7 +71,7 @@ class DrainedSeats:
             return False
         if not is_drained(pod, self._fleet_state.accepts_pods, alone=not group.members):
             return False
-        group.keep(number, member)
+        group.reserve_seat(number, member)
         self.owners.add(owner)
         self._start_timer(owner, number)
         return True
@@ -92,7 +92,7 @@ class DrainedSeats:
         if group.unseated:
             self._start_timer(owner, number)
         else:
-            self.release(owner, group)
+            self.release_all(owner, group)
 
     def is_usable(self, owner: str, number: int) -> bool:
         """Whether the node of the seat accepts pods."""
@@ -105,7 +105,7 @@ class DrainedSeats:
         if not group.kept:
             self.owners.discard(owner)
 
-    def release(self, owner: str, group: Group) -> None:
+    def release_all(self, owner: str, group: Group) -> None:
         """Release all seats that are reserved for drained pods of the gang."""
         kept = list(group.kept)
         for number in kept:

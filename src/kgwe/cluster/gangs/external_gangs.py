@@ -99,9 +99,9 @@ class ExternalGangs:
         _ = self._fleet_state.fleet  # brought up to date
         for owner, group in list(self._table.groups.items()):
             try:
-                self._restorer.check(owner, group)
+                self._restorer.check_seats(owner, group)
                 self._seating.assign_unwritten(owner, group)
-                self._planning.look(owner)
+                self._planning.request_if_complete(owner)
                 self._drained.restart_timers(owner, group)
             except Exception as exc:  # noqa: BLE001 - an error of one gang; the term begins for the others
                 self._report_error("gang", owner, exc)
@@ -147,13 +147,13 @@ class ExternalGangs:
     def _set_member(self, owner: str, group: Group, pod: core.Pod, member: Membership) -> None:
         uid = pod.metadata.uid
         known = group.members.get(uid)
-        pod = self._restorer.restore(owner, group, pod)
+        pod = self._restorer.restore_seat(owner, group, pod)
         one_more = known is None and group.only_counts(pod, member)
         group.members[uid] = (pod, member)
         if known is None and not pod.spec.nodeName:
             # Read now, one by one: to read all pods of a large gang at once would keep kube-scheduler waiting.
             with contextlib.suppress(errors.Permanent):
-                self._requests.read(pod)
+                self._requests.read_request(pod)
         if one_more and group.lacking > 1:
             group.lacking -= 1
             group.say_lacking()
@@ -227,7 +227,7 @@ class ExternalGangs:
             self._requests.forget_pod(uid)
             return
         one_fewer = group.only_counts(*group.members[uid])
-        self._seating.leave(owner, group, uid)
+        self._seating.remove_pod(owner, group, uid)
         self._table.owners.pop(uid, None)
         self._requests.forget_pod(uid)
         if not group.members:
@@ -263,13 +263,13 @@ class ExternalGangs:
 
     def move_seats(self, owner: str, places: Mapping[int, Holding], restarted: Iterable[int] = ()) -> list[str]:
         """Move seats; these and the `restarted` ones wait for new pods. Returns the pods that have them now."""
-        return self._seating.move(owner, self._table.groups[owner], places, restarted)
+        return self._seating.move_seats(owner, self._table.groups[owner], places, restarted)
 
     def make_way(self, owner: str) -> None:
         """The gang is being preempted: reserve no seats for its pods."""
         if (group := self.group(owner)) is not None:
             group.makes_way = True
-            self._drained.release(owner, group)
+            self._drained.release_all(owner, group)
 
     def give_up_seats(self, owner: str) -> None:
         """Release the seats for which no pods came."""
@@ -285,7 +285,7 @@ class ExternalGangs:
         """
         return self._seating.release_unbound(owner, self._table.groups[owner], reason)
 
-    def retry(self, owner: str) -> None:
+    def plan_again(self, owner: str) -> None:
         """Plan a gang again whose seats were released."""
         group = self.group(owner)
         if group is not None and group.phase is GangPhase.RELEASED:
@@ -311,7 +311,7 @@ class ExternalGangs:
         if placement_annotations.pinned_node(pod.spec):
             group.asked_about.add(uid)
             if group.asked_about.issuperset(each.metadata.uid for each in group.unseated):
-                self.retry(self._table.owners[uid])
+                self.plan_again(self._table.owners[uid])
 
     def why_waiting(self, pod: core.Pod) -> str | None:
         """Why a member of a gang may not be bound yet; None for pods of no gang and pods with a seat."""

@@ -62,17 +62,17 @@ class Group:
             return False
         return presence.says_size_only(member) and member.size == self.plain
 
-    def keep(self, number: int, member: Membership) -> None:
+    def reserve_seat(self, number: int, member: Membership) -> None:
         """Reserve the seat of a drained pod for the pod that its owner creates next."""
         self.awaited[number] = member
         self.kept.add(number)
 
-    def take(self, uid: str, number: int) -> None:
+    def take_seat(self, uid: str, number: int) -> None:
         """The pod has the seat now."""
         self.seats[uid] = number
         self.lost.pop(number, None)
 
-    def regains(self, partial: PartialGang) -> bool:
+    def is_regaining_seats(self, partial: PartialGang) -> bool:
         """Whether the gang is broken and asks for no more than the seats it had.
 
         Only such a gang goes before other workloads. A pod that its user bound to a node does not prove that the whole
@@ -95,7 +95,7 @@ class Group:
         seated = (pod for uid, (pod, _) in self.members.items() if uid in self.seats)
         return [pod for pod in seated if not pod.spec.nodeName and pod.metadata.deletionTimestamp is None]
 
-    def count(self, members: Members, found: Presence) -> None:
+    def note_missing(self, members: Members, found: Presence) -> None:
         """Note how many pods are missing, if their number decides whether the gang is complete."""
         self.plain = presence.plain_size(members)
         self.lacking = 0 if self.plain is None else self.plain.least - found.all.total()

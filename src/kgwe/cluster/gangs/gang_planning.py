@@ -81,13 +81,13 @@ class GangPlanning:
                 self._dirty[owner] = None
             elif group is not None:
                 began = time.thread_time()
-                self.look(owner)
+                self.request_if_complete(owner)
                 took_s = time.thread_time() - began
                 group.rests_until = time.monotonic() + _RESTS * took_s if took_s > _LONG_LOOK_S else 0.0
         if self._dirty:
             self._leadership.actions.call_soon(self._look_at_dirty)
 
-    def look(self, owner: str) -> None:
+    def request_if_complete(self, owner: str) -> None:
         """Request a plan if all pods exist and some have no seat. An error concerns this gang only."""
         try:
             self._look_at(owner, self._groups[owner])
@@ -120,7 +120,7 @@ class GangPlanning:
     def _request_gang(self, owner: str, group: Group) -> None:
         members = list(group.members.values())
         there = dialects.count_members(members)
-        group.count(members, there)
+        group.note_missing(members, there)
         if lacking := dialects.count_missing(members, there):
             said = next((member.problem.words for _, member in members if member.problem), "")
             self._withdraw_request(owner, group, said or f"{counted(lacking, 'more pod')} of {group.key.title} to come")
@@ -129,7 +129,9 @@ class GangPlanning:
         if partial is not None:
             place = {"since": group.since, "namespace": group.key.namespace, "name": group.key.title}
             ask = gang_group.ask_beside(owner, self._fleet_state.fleet, partial, **place)
-            self._request_plan(group, replace(ask, first_claim=group.regains(partial)), GangEvent.REST_REQUESTED)
+            self._request_plan(
+                group, replace(ask, first_claim=group.is_regaining_seats(partial)), GangEvent.REST_REQUESTED
+            )
             return
         found = dialects.gang_request(members, self._requests.request_of, there)
         if isinstance(found, dialects.Problem):
@@ -150,7 +152,7 @@ class GangPlanning:
             )  # it is being deleted, or has the gate of another system
             return
         try:
-            found = self._requests.read(pod)
+            found = self._requests.read_request(pod)
         except errors.Permanent as exc:
             self._withdraw_request(owner, group, str(exc))
             self._leadership.actions.remove_gate(pod)

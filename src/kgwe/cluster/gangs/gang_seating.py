@@ -48,7 +48,7 @@ class GangSeating:
         """Give every pod its seat of a plan that the planner has reserved."""
         group.makes_way = False
         if group.kept:
-            self._drained.release(owner, group)  # the plan has a place for every pod
+            self._drained.release_all(owner, group)  # the plan has a place for every pod
         group.lost.clear()
         pods = plan.pods or (group.members if plan.gang is None else ())
         for number, uid in enumerate(list(pods), plan.start):
@@ -93,7 +93,7 @@ class GangSeating:
             if number is not None:
                 del group.awaited[number]
                 self._drained.hand_over(owner, group, number)
-                group.take(uid, number)
+                group.take_seat(uid, number)
                 self._leadership.actions.assign_seat(owner, pod, number)
 
     def _seat_latecomers(self, owner: str, group: Group) -> None:
@@ -107,13 +107,13 @@ class GangSeating:
                 continue
             number = group.start + rank
             if self._ledger.reserved_seat(owner, number) is not None:
-                group.take(uid, number)
+                group.take_seat(uid, number)
                 taken.add(number)
                 self._leadership.actions.assign_seat(owner, pod, number)
 
     # --- seats are taken back ---------------------------------------------------------------------------
 
-    def leave(self, owner: str, group: Group, uid: str) -> None:
+    def remove_pod(self, owner: str, group: Group, uid: str) -> None:
         """Remove a pod that is gone from its gang; its seat is kept if the pod was drained."""
         if uid in group.seats:
             self._note_lost(group, uid)
@@ -121,7 +121,7 @@ class GangSeating:
         number = group.seats.pop(uid, None)
         if number is None:
             return
-        if self._drained.keep(owner, group, number, pod, member):
+        if self._drained.reserve_if_drained(owner, group, number, pod, member):
             group.advance(GangEvent.SEATS_KEPT)
         else:
             self._ledger.release_seat(owner, number)
@@ -139,7 +139,9 @@ class GangSeating:
             del group.seats[uid]
         group.advance(GangEvent.PLAN_FAILED)
 
-    def move(self, owner: str, group: Group, places: Mapping[int, Holding], restarted: Iterable[int]) -> list[str]:
+    def move_seats(
+        self, owner: str, group: Group, places: Mapping[int, Holding], restarted: Iterable[int]
+    ) -> list[str]:
         """Move seats; these and the `restarted` ones wait for new pods. Returns the pods that have them now."""
         self._ledger.reserve_seats(owner, {**self._ledger.reserved_seats(owner), **places})
         numbers = {*places, *restarted}

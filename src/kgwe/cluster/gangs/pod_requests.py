@@ -24,7 +24,7 @@ class PodRequests:
         #: owners of pods that ask for shares of any size: what they ask for depends on the nodes
         self.unsized: set[str] = set()
 
-    def read(self, pod: core.Pod) -> podrequest.PodRequest:
+    def read_request(self, pod: core.Pod) -> podrequest.PodRequest:
         """What the pod asks for, as before it got a place; Permanent if that cannot be read."""
         uid = pod.metadata.uid
         known = self._known.get(uid)
@@ -36,7 +36,7 @@ class PodRequests:
         return known
 
     def request_of(self, pod: core.Pod) -> Request:
-        return self.read(pod).request
+        return self.read_request(pod).request
 
     def forget_pod(self, uid: str) -> None:
         self._known.pop(uid, None)

@@ -25,7 +25,7 @@ class SeatRestorer:
         self._pods = pods
         self._booking = booking
 
-    def restore(self, owner: str, group: Group, pod: core.Pod) -> core.Pod:
+    def restore_seat(self, owner: str, group: Group, pod: core.Pod) -> core.Pod:
         """Give the pod the seat in its annotation; returns the pod without the annotation if it does not get it.
 
         A seat belongs to the first pod that is seen in it, and needs room on its node unless the pod is bound there.
@@ -47,12 +47,12 @@ class SeatRestorer:
         holding = Holding(node, podspec.sum_requests(pod.spec), given.gpus, given.slices)
         if not self._ledger.restore_seat(owner, said[1], holding, is_bound=bool(pod.spec.nodeName)):
             return signatures.strip_decisions(pod)
-        group.take(uid, said[1])
+        group.take_seat(uid, said[1])
         if pod.spec.nodeName:
             self._booking.book(pod)
         return pod
 
-    def check(self, owner: str, group: Group) -> None:
+    def check_seats(self, owner: str, group: Group) -> None:
         """Check the seats again after all nodes and pods have been read, and restore seats that fit by now."""
         seated = {group.seats[uid]: uid for uid in group.members if uid in group.seats}
         for number in self._ledger.drop_unfit_seats(owner, list(seated)):
@@ -67,4 +67,4 @@ class SeatRestorer:
                 and uid not in group.seats
                 and placement_annotations.SEAT_ANNOTATION in known.metadata.annotations
             ):
-                group.members[uid] = (self.restore(owner, group, known), member)
+                group.members[uid] = (self.restore_seat(owner, group, known), member)

@@ -84,23 +84,23 @@ class RunRegistry:
                     log.warning("run_unreadable", name=change.key, error=str(exc))
             if not claimants:
                 del self._claimants[uid]
-            self.adopt(uid)
+            self.adopt_run(uid)
             if runs.has_changed(before, claimants.get(key)):
                 self.touch(uid)
 
     def adopt_claimed(self, uid: str) -> None:
         """Adopt a run for a new workload, if any run claims to be its own."""
         if uid in self._claimants:
-            self.adopt(uid)
+            self.adopt_run(uid)
 
-    def abandon(self, uid: str) -> Run | None:
+    def abandon_run(self, uid: str) -> Run | None:
         """The workload is gone: release its seats; returns the run it had."""
         run = self._table.runs.get(uid)
         self._moving.pop(uid, None)
-        self.adopt(uid)
+        self.adopt_run(uid)
         return run
 
-    def adopt(self, uid: str) -> None:
+    def adopt_run(self, uid: str) -> None:
         """Choose the run of the workload among those that claim to be its own, and reserve its seats."""
         workload = self._workloads.find(uid)
         run = runs.choose_run(self._claimants.get(uid, {}).values(), workload) if workload else None
@@ -148,7 +148,7 @@ class RunRegistry:
 
     # --- seats ------------------------------------------------------------------------------------------
 
-    def drop_unfit(self) -> None:
+    def drop_unfit_seats(self) -> None:
         """Drop restored seats for which there is no room: nodes and pods may have been read after the plans.
 
         Of a run with bound pods, recovery deals with the seats on failed hardware, and on nodes that pods are being
@@ -189,7 +189,7 @@ class RunRegistry:
         had = set(self._ledger.reserved_seats(uid))
         if self.wanted_seats(run).keys() == had:
             return 0
-        self.adopt(uid)
+        self.adopt_run(uid)
         run, has = self._table.runs[uid], self._ledger.reserved_seats(uid).keys()
         if has - had:
             self.announce_all_unseated(uid)
@@ -241,13 +241,13 @@ class RunRegistry:
         """Whether pods of the run are bound: its plan was carried out, and recovery deals with its losses."""
         return any(pod.spec.nodeName and self._booking.seat_of(pod) for pod in self._pods.of_run(run).values())
 
-    def move(self, uid: str, seats: tuple[PlannedSeat, ...] | None, details: Details | None = None) -> None:
+    def move_seats(self, uid: str, seats: tuple[PlannedSeat, ...] | None, details: Details | None = None) -> None:
         """Give the run these seats before its object shows them; None: the seats that its object shows."""
         if seats is None:
             self._moving.pop(uid, None)
         else:
             self._moving[uid] = seats, details
-        self.adopt(uid)
+        self.adopt_run(uid)
 
     def _with_move(self, uid: str, run: Run) -> Run:
         seats, details = self._moving.get(uid, (None, None))
@@ -258,7 +258,7 @@ class RunRegistry:
 
     # --- pods without a seat ----------------------------------------------------------------------------
 
-    def unseated(self, owner: str) -> Iterator[core.Pod]:
+    def list_unseated(self, owner: str) -> Iterator[core.Pod]:
         """Gated pods of the owner that wait for a seat."""
         run = self._table.runs.get(owner)
         for pod in list(self._pods.of_run(run).values()) if run else ():
@@ -267,7 +267,7 @@ class RunRegistry:
 
     def announce_all_unseated(self, owner: str) -> None:
         """A seat of the owner came free: announce its pods that wait for one."""
-        for pod in self.unseated(owner):
+        for pod in self.list_unseated(owner):
             self._announcer.pod_unseated(owner, pod)
 
     def announce_unseated(self, owner: str, pod: core.Pod) -> None:

@@ -233,13 +233,13 @@ class ClusterState:
 
     def _remove_workload(self, uid: str) -> None:
         key = self.workload_registry.remove(uid)
-        run = self.run_registry.abandon(uid)
+        run = self.run_registry.abandon_run(uid)
         self.announcer.workload_removed(uid)
         if run is not None and run.meta.deletionTimestamp is None:
             self.orphans[key] = run
             self.announcer.workload_touched(key)
 
-    def workload(self, uid: str) -> Workload | None:
+    def find_workload(self, uid: str) -> Workload | None:
         return self.workload_registry.find(uid)
 
     # --- runs and pods ----------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class ClusterState:
         is_plain = pod is not None and bool(pod.spec.nodeName) and not self.gangs.owner_of(uid)
         self.plain_pods.set(uid, pod if is_plain else None)
 
-    def expire(self, now: float) -> None:
+    def expire_assumed(self, now: float) -> None:
         """Release the places of pods that were not bound in time."""
         self.ledger.expire_assumed(now)
 
@@ -284,5 +284,5 @@ class ClusterState:
 
     def is_early(self, pod: core.Pod) -> bool:
         """Whether a pod of a workload is seen before its Job: the watches of pods and Jobs are two."""
-        workload = self.workload(pod.metadata.labels.get(metadata_keys.UID_LABEL, ""))
+        workload = self.find_workload(pod.metadata.labels.get(metadata_keys.UID_LABEL, ""))
         return workload is not None and workload.meta.namespace == pod.metadata.namespace and self.run_of(pod) is None

@@ -115,7 +115,7 @@ class RunningView:
                     yield found
 
     def _preemptible_workload(self, owner: str) -> Running | None:
-        run, workload = self._state.runs.get(owner), self._state.workload(owner)
+        run, workload = self._state.runs.get(owner), self._state.find_workload(owner)
         if run is None or workload is None or not workload.preemptible or run.meta.deletionTimestamp is not None:
             return None
         found = self._of_workload(owner, _is_never_lost)
@@ -138,7 +138,7 @@ class RunningView:
     def list_preemptible_priorities(self) -> Iterator[int]:
         """Priorities of everything preemptible, whether or not it holds GPUs: cheap."""
         for owner in self._state.runs:
-            workload = self._state.workload(owner)
+            workload = self._state.find_workload(owner)
             if workload is not None and workload.preemptible:
                 yield workload.priority
         for pod in self._state.pods.values():
@@ -166,7 +166,7 @@ class RunningView:
     # --- workloads --------------------------------------------------------------------------------------
 
     def _of_workload(self, owner: str, is_lost: Callable[[Holding], bool]) -> Running | None:
-        run, workload = self._state.runs.get(owner), self._state.workload(owner)
+        run, workload = self._state.runs.get(owner), self._state.find_workload(owner)
         if run is None or workload is None or run.ended is not None or run.suspended:
             return None
         ask = self._ask_of_run(workload, run)

@@ -419,7 +419,7 @@ def test_the_clusters_settings_concern_every_workload(state):
     config = make(resources.SCHEDULER_CONFIG.type, {"metadata": {"name": "default"}, "spec": {"deviceMode": "DRA"}})
     state.on_config(added(config))
     assert len(heard) == 1
-    assert state.workload(UID).claims
+    assert state.find_workload(UID).claims
 
 
 def test_room_is_announced_when_something_ends(state):
@@ -564,7 +564,7 @@ class TestScaling:
         self.seat(state, 2)
         if not pods_first:
             state.on_pod(added(other))
-        state.run_registry.drop_unfit()  # as every term does when it begins
+        state.run_registry.drop_unfit_seats()  # as every term does when it begins
         assert list(state.ledger.reserved_seats(UID)) == [2]
         assert state.run_registry.settle_seats(UID) == 2
         state.on_pod(removed(other))
@@ -576,5 +576,5 @@ class TestScaling:
         state.on_kgwe(added(workload(count=16)))
         state.on_job(added(job(seats=(Seat("n1", 0xFF), Seat("n2", 0xFF)), gpus=8)))
         state.on_pod(added(pod("p1", index=1, at="n1", gpus=8)))
-        state.run_registry.drop_unfit()
+        state.run_registry.drop_unfit_seats()
         assert list(state.ledger.reserved_seats(UID)) == [0, 1]

@@ -41,7 +41,7 @@ def test_each_has_its_pods(state):
 
 
 def test_each_has_a_title_and_a_namespace(state):
-    about = state.workload(UID).meta
+    about = state.find_workload(UID).meta
     assert state.owners.title(UID) == f"workload {about.key}"
     assert state.owners.title(GANG.text) == "gang team/g"
     assert state.owners.title("uid-lone") == "pod team/lone"

@@ -39,7 +39,7 @@ def state():
 
 
 def the_workload(state, **status):
-    made = state.workload(UID)
+    made = state.find_workload(UID)
     return replace(made, status=Status(**status)) if status else made
 
 

@@ -277,7 +277,7 @@ def test_a_plan_that_does_not_fit_reserves_nothing(state: Any, signer: Signer, *
     state.on_kgwe(added(workload(count=8)))
     state.on_job(added(signed(signer, job(seats=TWO))))
     if not nodes_first:
-        state.run_registry.drop_unfit()  # as every term does when it begins
+        state.run_registry.drop_unfit_seats()  # as every term does when it begins
     assert free(state) == {"n1": 2, "n2": 4}
 
 
@@ -497,5 +497,5 @@ def test_a_pod_that_a_user_made_does_not_spare_the_seats_of_its_job_the_check(st
     state.on_kgwe(added(workload(count=8)))
     state.on_pod(added(pod("thief", index=1, at="n2", gpus=0)))
     state.on_job(added(signed(signer, job(seats=TWO))))
-    state.run_registry.drop_unfit()
+    state.run_registry.drop_unfit_seats()
     assert list(state.ledger.reserved_seats(UID)) == [1]

@@ -299,7 +299,7 @@ async def test_a_plan_that_recovery_changed_is_stored_with_its_own_domain_and_ba
     assert "changed by recovery: node n2 is lost; pod 1 moves to n3" in new.reasons
     run = bed.state.runs[UID]
     assert run.details == new, "the status that is written meanwhile says it too"
-    placed = phases.Placement(run, bed.state.workload(UID), bed.state.reader.cards)
+    placed = phases.Placement(run, bed.state.find_workload(UID), bed.state.reader.cards)
     assert placed.placed.details == new
 
 

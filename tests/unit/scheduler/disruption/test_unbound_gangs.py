@@ -108,7 +108,7 @@ def test_the_gang_is_not_planned_before_its_pause_is_over_and_then_as_the_last_o
     heard.settle()
     assert len(heard.asked) == asked
 
-    gangs.retry(owner)
+    gangs.plan_again(owner)
     heard.settle()
 
     assert len(heard.asked) == asked + 1
@@ -183,7 +183,7 @@ class Patience:
 @pytest.fixture
 async def patience(state, gangs, owner):
     made = Patience(state, gangs)
-    made.overdue.track(owner)
+    made.overdue.track_gang(owner)
     yield made
     made.overdue.stop()
 
@@ -236,7 +236,7 @@ async def released(patience, state, gangs, heard, owner, pods):
     assert patience.look_after(30, owner)
     for pod in pods:
         state.on_pod(added(changed(pod)))
-    gangs.retry(owner)
+    gangs.plan_again(owner)
     heard.settle()
 
 

@@ -112,7 +112,7 @@ async def test_a_bound_pod_keeps_the_place_it_has(bed: Bed):
 
     assert "is bound to n1" in (await bed.filter(plain()))["Error"]
     bed.now += 1000
-    bed.state.expire(bed.now)
+    bed.state.expire_assumed(bed.now)
     assert free(bed.state) == {"n1": 6}
 
 
@@ -135,10 +135,10 @@ async def test_a_place_comes_free_when_the_pod_is_not_bound_in_time_though_nobod
     await bed.filter(plain())
     assert free(bed.state) == {"n1": 6}
 
-    bed.state.expire(bed.now + 29)
+    bed.state.expire_assumed(bed.now + 29)
     assert free(bed.state) == {"n1": 6}
     rooms.clear()
-    bed.state.expire(bed.now + 31)
+    bed.state.expire_assumed(bed.now + 31)
     assert free(bed.state) == {"n1": 8}
     assert rooms
 

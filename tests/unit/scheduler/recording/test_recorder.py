@@ -51,7 +51,7 @@ def everything(ledger: Ledger) -> decisions.PendingSnapshot:
 def decide(recorder: Recorder, ledger: Ledger, number: int) -> None:
     ask = Ask(f"w{number}", ASK.request, ASK.amounts, name="job")
     answer = planner.make_plan(ledger.fleet, ask, explain=False)
-    recorder.plan(ledger.fleet, ask, answer)
+    recorder.record_plan(ledger.fleet, ask, answer)
     if isinstance(answer, Plan):
         ledger.commit_plan(ask.owner, answer.amounts_by_seat, answer.grants, [seat.node for seat in answer.seats])
 
@@ -133,7 +133,7 @@ def test_a_slow_disk_is_not_waited_for(tmp_path: Path, ledger: Ledger) -> None:
     recorder._files = RecordFiles(tmp_path, 8, on_written=written, on_dropped=dropped.append)
     decide(recorder, ledger, 0)
     for number in range(6000):
-        recorder.plan(ledger.fleet, ASK, planner.make_plan(ledger.fleet, ASK), draws=(number,))
+        recorder.record_plan(ledger.fleet, ASK, planner.make_plan(ledger.fleet, ASK), draws=(number,))
     assert sum(dropped) > 1000
     disk.set()
     wait_for(recorder._files._items.empty)
@@ -147,7 +147,7 @@ def test_a_pod_refused_again_is_written_once(tmp_path: Path, ledger: Ledger) -> 
     recorder = Recorder(tmp_path, 8)
     large = Ask("p", Request(Gpus(count=64)))
     for _ in range(5):
-        recorder.pod(ledger.fleet, large, ledger.fleet.engine.decide(large.request))
+        recorder.record_pod(ledger.fleet, large, ledger.fleet.engine.decide(large.request))
     recorder.close()
     assert len(differences(tmp_path)) <= 2
 
@@ -156,9 +156,9 @@ def test_ends_are_written_when_nothing_is_held_any_more(tmp_path: Path, ledger: 
     recorder = Recorder(tmp_path, 8)
     decide(recorder, ledger, 0)
     wait_for(lambda: not recorder._files.wants_snapshot)
-    recorder.sweep(ledger)
+    recorder.record_ends(ledger)
     ledger.release_seats("w0")
-    recorder.sweep(ledger)
+    recorder.record_ends(ledger)
     recorder.close()
     lines = [line for _, line in decisions.read_lines(files(tmp_path))]
     assert [line.job for line in lines if isinstance(line, End)] == ["w0"]

@@ -26,7 +26,7 @@ class Bed(Listener):
         self.catch_up()
         self.now = now
         self.told.clear()
-        self.notices.look()
+        self.notices.report_due()
         return [(event.resource.kind, event.about.name, event.note) for event in self.told]
 
     def come(self, count, size=8, **more):

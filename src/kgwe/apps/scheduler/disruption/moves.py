@@ -119,7 +119,7 @@ class RecoveryExecutor:
             self._timer.cancel()
         await self._tasks.cancel()
 
-    def execute(self, repaired: Repaired, words: str, since: float, gang: GangRequest | None = None) -> None:
+    def execute_repair(self, repaired: Repaired, words: str, since: float, gang: GangRequest | None = None) -> None:
         """Execute what is planned for one owner; `gang`: what its pods were placed by."""
         owner = repaired.workload
         before = self._under_way.get(owner)
@@ -179,7 +179,7 @@ class RecoveryExecutor:
 
         A Job that has failed ends only when all its pods have gone, and pods on a dead node never go.
         """
-        run, workload = self._state.runs.get(owner), self._state.workload(owner)
+        run, workload = self._state.runs.get(owner), self._state.find_workload(owner)
         if run is not None and workload is not None and run.failing and self.failed_on_lost_hardware(workload, run):
             self.restart_run(workload, run)
 
@@ -243,7 +243,7 @@ class RecoveryExecutor:
         if repaired.restarts:
             annotations[metadata_keys.ROUND_ANNOTATION] = str(relocation.round_of(run.meta.annotations) + 1)
         self._under_way[owner].writing = True
-        self._state.run_registry.move(owner, tuple(seats), details)
+        self._state.run_registry.move_seats(owner, tuple(seats), details)
         self._tasks.spawn(self._write_plan(owner, before, annotations))
 
     def _start_again(self, owner: str, run: Run) -> None:
@@ -265,7 +265,7 @@ class RecoveryExecutor:
         repairing = self._under_way.get(owner)
         if not stored:
             self._under_way.pop(owner, None)
-            self._state.run_registry.move(owner, None)
+            self._state.run_registry.move_seats(owner, None)
             self._again()
         elif repairing is not None:
             repairing.writing = False
@@ -321,7 +321,7 @@ class RecoveryExecutor:
         if run is not None and run.meta.uid != repairing.replaced:
             for uid in self._find_misplaced(run):
                 self._evictor.remove_pod(uid, repairing.words)
-            for pod in self._state.run_registry.unseated(owner):
+            for pod in self._state.run_registry.list_unseated(owner):
                 self._seat(owner, pod)
         if self._is_whole(owner, repairing):
             took_s = self._clock() - repairing.since

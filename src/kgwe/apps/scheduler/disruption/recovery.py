@@ -319,7 +319,7 @@ class RecoveryController:
             self._stuck.pop(owner, None)  # from here on the repair that begins tells
         self._metrics.recovery_plan_seconds.observe(self._clock() - since)
         self._metrics.recoveries.labels(repaired.outcome).inc()
-        self._executor.execute(repaired, f"{cause}; {describe_moves(repaired)}", since, running.gang)
+        self._executor.execute_repair(repaired, f"{cause}; {describe_moves(repaired)}", since, running.gang)
 
     def move_seats(self, owner: str, seats: Mapping[int, str], cause: str) -> None:
         """Move seats of a gang of ours (number -> node) whose nodes do not take their pods; the other pods stay."""
@@ -341,7 +341,9 @@ class RecoveryController:
         for repaired in planned.repairs:
             if repaired.moves:
                 self._metrics.recoveries.labels(repaired.outcome).inc()
-                self._executor.execute(repaired, f"{cause}; {describe_moves(repaired)}", self._clock(), running.gang)
+                self._executor.execute_repair(
+                    repaired, f"{cause}; {describe_moves(repaired)}", self._clock(), running.gang
+                )
 
     def _wait_for_room(self, running: Running, since: float) -> None:
         """Let it wait for room before all others of its priority, and let others make way for it."""

@@ -81,13 +81,13 @@ class UnboundGangs:
     def start(self) -> None:
         """Gangs that were given their seats in an earlier term."""
         for owner in list(self._gangs.owners()):
-            self.track(owner)
+            self.track_gang(owner)
 
     def stop(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
 
-    def track(self, owner: str) -> None:
+    def track_gang(self, owner: str) -> None:
         """The gang has seats."""
         group = self._gangs.group(owner)
         if group is not None and group.unbound:
@@ -140,7 +140,7 @@ class UnboundGangs:
         self._call_later(owner, pause_s, self._retry_gang)
 
     def _retry_gang(self, owner: str) -> None:
-        self._gangs.retry(owner)
+        self._gangs.plan_again(owner)
         self._call_later(owner, self._timeout_s, self._wait_for_room)
 
     def _wait_for_room(self, owner: str) -> None:

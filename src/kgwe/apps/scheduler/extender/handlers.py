@@ -156,7 +156,7 @@ class ExtenderHandlers:
     def _place_pod(self, args: Args, pod: core.Pod, asks: Sequence[PodRequest]) -> tuple[bytes, str]:
         """Of several asks that will do, the first that finds a place."""
         now = self._clock()
-        self._state.expire(now)
+        self._state.expire_assumed(now)
         found: Decision | None = None
         ask = asks[0]
 
@@ -193,7 +193,7 @@ class ExtenderHandlers:
         if self._recorder is not None:
             asked = _build_ask(pod, replace(ask, strategy=strategy))
             among = None if draws else self._find_restriction(args, ask.request, strategy, found, blocked)
-            self._recorder.pod(self._state.fleet, asked, found, among=among, draws=draws)
+            self._recorder.record_pod(self._state.fleet, asked, found, among=among, draws=draws)
         return found
 
     def _find_restriction(

@@ -160,7 +160,7 @@ class PlanningCycle:
         """It had its place before this queue was there: it counts against its namespace likewise."""
         self.roster.put(RunningWorkload(owner, namespace, milli, since_s, None))
 
-    def sync(self, ledger: Ledger, held_by_pods: Mapping[str, int]) -> None:
+    def sync_fleet(self, ledger: Ledger, held_by_pods: Mapping[str, int]) -> None:
         """Catch up with the live fleet and its books; `held_by_pods`: namespace -> milli that plain pods hold."""
         self.roster.set_unqueued(held_by_pods)
         fleet = self._fleet
@@ -284,7 +284,9 @@ class PlanningCycle:
         answer = planner.make_plan(place, asked, choosers=self._choosers, rng=draws, explain=False)
         self._on_planned(ask.strategy or "score", time.perf_counter() - started)
         if self._recorder is not None:
-            self._recorder.plan(self._copy, _with_strategy(asked, answer, place), answer, avoid=avoid, draws=draws.said)
+            self._recorder.record_plan(
+                self._copy, _with_strategy(asked, answer, place), answer, avoid=avoid, draws=draws.said
+            )
         return answer
 
     def commit(self, work: QueuedWorkload, plan: Plan) -> None:  # noqa: ARG002 - the Protocol's shape

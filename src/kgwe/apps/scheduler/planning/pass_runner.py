@@ -51,7 +51,7 @@ class PassRunner:
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         self._running: asyncio.Task[None] | None = None
 
-    def change(self, change: Callable[[PlanningCycle], None]) -> None:
+    def change_queue(self, change: Callable[[PlanningCycle], None]) -> None:
         """Change the queue: now, or at the end of the pass that runs."""
         if self._running is None:
             change(self._cycle)

@@ -25,7 +25,7 @@ class PlanLedger:
 
     # --- plans ------------------------------------------------------------------------------------------
 
-    def assume(self, plan: Plan, *, extend: bool) -> Plan:
+    def assume_plan(self, plan: Plan, *, extend: bool) -> Plan:
         """Reserve the seats of the plan; InvariantBroken when they are no longer free. Returns it with their numbers.
 
         `extend`: the owner may have seats already.
@@ -35,7 +35,7 @@ class PlanLedger:
         self._assumed.add(owner)
         return replace(plan, start=start)
 
-    def undo(self, plan: Plan) -> None:
+    def undo_plan(self, plan: Plan) -> None:
         """Free the seats of a plan that was assumed a moment ago."""
         self._assumed.discard(plan.ask.owner)
         for number in range(plan.start, plan.start + len(plan.seats)):
@@ -44,11 +44,11 @@ class PlanLedger:
     def is_assumed(self, owner: str) -> bool:
         return owner in self._assumed
 
-    def confirm(self, owner: str) -> None:
+    def confirm_plan(self, owner: str) -> None:
         """The API shows the plan."""
         self._assumed.discard(owner)
 
-    def discard(self, owner: str) -> None:
+    def discard_plan(self, owner: str) -> None:
         """Free the seats of a plan that was not executed."""
         if owner in self._assumed:
             self._assumed.remove(owner)
@@ -57,16 +57,16 @@ class PlanLedger:
 
     # --- capacity reserved for one owner ----------------------------------------------------------------
 
-    def reserve(self, owner: str, seats: Mapping[int, Holding], *, ready: bool) -> None:
+    def reserve_seats(self, owner: str, seats: Mapping[int, Holding], *, ready: bool) -> None:
         self._ready[owner] = ready
         self._state.ledger.reserve_seats(Reservation(owner).text, seats)
 
-    def release(self, owner: str) -> None:
+    def release_reservation(self, owner: str) -> None:
         """The owner no longer needs what is reserved for it."""
         if self._ready.pop(owner, None) is not None:
             self._state.ledger.release_seats(Reservation(owner).text)
 
-    def withdraw(self, owner: str) -> None:
+    def withdraw_reservation(self, owner: str) -> None:
         """The owner is placed now, in what is reserved for it."""
         self._ready.pop(owner, None)
         self._state.ledger.withdraw_seats(Reservation(owner).text)

@@ -125,7 +125,7 @@ class Planner:
             self._refuse_owner(ask, refused)
         elif self._waiting.get(owner) != ask:
             self._waiting[owner] = ask
-            self._passes.change(lambda cycle: cycle.put(ask))
+            self._passes.change_queue(lambda cycle: cycle.put(ask))
             self.plan_soon()
         if self._ledger.is_ready(owner):
             self.place_reserved(owner)
@@ -134,21 +134,21 @@ class Planner:
         """The owner needs no decision any more; what was assumed or reserved for it is free again."""
         self._stop_waiting(owner)
         self.interruptions.clear(owner)
-        self._ledger.release(owner)
-        self._ledger.discard(owner)
+        self._ledger.release_reservation(owner)
+        self._ledger.discard_plan(owner)
 
     def discard_plan(self, owner: str) -> None:
         """Take back a plan that was not executed."""
-        self._ledger.discard(owner)
+        self._ledger.discard_plan(owner)
 
     def confirm_plan(self, owner: str) -> None:
         """The API shows the plan."""
-        self._ledger.confirm(owner)
+        self._ledger.confirm_plan(owner)
         self._stop_waiting(owner)
 
     def count_running(self, owner: str, namespace: str, milli: int, since_s: float) -> None:
         """Count an owner that had its place before this planner was there."""
-        self._passes.change(lambda cycle: cycle.add_running(owner, namespace, milli, since_s))
+        self._passes.change_queue(lambda cycle: cycle.add_running(owner, namespace, milli, since_s))
 
     def plan_soon(self) -> None:
         """Something changed that could help: run a pass soon."""
@@ -158,16 +158,16 @@ class Planner:
         self._refusals.pop(owner, None)
         self._estimates.pop(owner, None)
         if self._waiting.pop(owner, None) is not None:
-            self._passes.change(lambda cycle: cycle.remove(owner))
+            self._passes.change_queue(lambda cycle: cycle.remove(owner))
 
     # --- capacity reserved for one owner ----------------------------------------------------------------
 
     def reserve(self, owner: str, seats: Mapping[int, Holding], *, ready: bool) -> None:
         """Reserve these places for the owner; `ready`: they are free, and the owner gets them as soon as it asks."""
-        self._ledger.reserve(owner, seats, ready=ready)
+        self._ledger.reserve_seats(owner, seats, ready=ready)
 
     def release_reservation(self, owner: str) -> None:
-        self._ledger.release(owner)
+        self._ledger.release_reservation(owner)
 
     def place_reserved(self, owner: str) -> None:
         """What is reserved for the owner is free: place it there now, before others can use it."""
@@ -175,7 +175,7 @@ class Planner:
         if ask is None:
             self._ledger.set_ready(owner)
             return
-        self._ledger.withdraw(owner)
+        self._ledger.withdraw_reservation(owner)
         try:
             answer = self._cycle.plan_now(ask, self._state.fleet)
         except Exception as exc:  # noqa: BLE001 - the next pass reports it to the owner
@@ -195,7 +195,7 @@ class Planner:
 
     def prepare_pass(self) -> None:
         _ = self._state.fleet  # nodes that changed are put together before anything is read
-        self._cycle.sync(self._state.ledger, self._state.plain_pods.held)
+        self._cycle.sync_fleet(self._state.ledger, self._state.plain_pods.held)
 
     def requeue_all(self) -> None:
         config = self._state.config
@@ -232,21 +232,21 @@ class Planner:
         """Executing the plan failed: the owner waits again, and is tried after a growing pause."""
         self._waiting[ask.owner] = ask
         self._refusals[ask.owner] = error_refusal("plan", error)
-        self._passes.change(lambda cycle: cycle.put_later(ask, now_s, str(error)))
+        self._passes.change_queue(lambda cycle: cycle.put_later(ask, now_s, str(error)))
         self._passes.wake_for_next()
 
     def _place_owner(self, ask: Ask, plan: Plan, now_s: float) -> None:
         """Reserve the seats and deliver the plan; when others took them meanwhile, the owner is planned again."""
         owner = ask.owner
         try:
-            plan = self._ledger.assume(plan, extend=ask.gang is not None)
+            plan = self._ledger.assume_plan(plan, extend=ask.gang is not None)
         except errors.InvariantBroken as exc:
             log.info("plan_overtaken", owner=owner, reason=str(exc))
-            self._passes.change(lambda cycle: cycle.put(ask))
+            self._passes.change_queue(lambda cycle: cycle.put(ask))
             self.plan_soon()
             return
-        self._passes.change(lambda cycle: cycle.record_start(plan.ask, now_s))
-        self._passes.change(lambda cycle: cycle.remove(owner))
+        self._passes.change_queue(lambda cycle: cycle.record_start(plan.ask, now_s))
+        self._passes.change_queue(lambda cycle: cycle.remove(owner))
         self.interruptions.clear(owner)
         self._metrics.count_placed(ask, plan, now_s)
         del self._waiting[owner]
@@ -255,7 +255,7 @@ class Planner:
         try:
             self._on_decided(owner, plan)
         except Exception:
-            self._ledger.undo(plan)  # nothing was written yet
+            self._ledger.undo_plan(plan)  # nothing was written yet
             raise
 
     def _refuse_owner(self, ask: Ask, refusal: Refusal) -> None:

@@ -115,7 +115,7 @@ class Recorder:
 
     # --- decisions --------------------------------------------------------------------------------------
 
-    def plan(
+    def record_plan(
         self, place: Place, ask: Ask, answer: Plan | Refusal, *, avoid: Iterable[str] = (), draws: Sequence[int] = ()
     ) -> None:
         """The planner's; `place` is as it was then, but that nothing was to be had on the nodes of `avoid`."""
@@ -126,7 +126,7 @@ class Recorder:
         if isinstance(answer, Plan):
             self._jobs[ask.owner] = _Job(taken.at_s, is_pod=False)
 
-    def pod(
+    def record_pod(
         self,
         place: Place,
         ask: Ask,
@@ -198,13 +198,13 @@ class Recorder:
 
     # --- ends -------------------------------------------------------------------------------------------
 
-    async def watch(self, ledger: Ledger) -> None:
+    async def watch_ends(self, ledger: Ledger) -> None:
         """Write down what has ended, for as long as this runs."""
         while True:
             await asyncio.sleep(_SWEEP_S)
-            self.sweep(ledger)
+            self.record_ends(ledger)
 
-    def sweep(self, ledger: Ledger) -> None:
+    def record_ends(self, ledger: Ledger) -> None:
         """Write down which of the works that got places hold nothing any more."""
         now_s = self._clock()
         for owner, job in list(self._jobs.items()):

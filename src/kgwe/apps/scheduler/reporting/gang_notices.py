@@ -42,7 +42,7 @@ class GangNotices:
         self._clock = clock
         self._due: dict[str, tuple[float, float]] = {}  # gang -> time of its next Event, and the pause before that
 
-    def look(self) -> None:
+    def report_due(self) -> None:
         """Tell every gang that is due; cheap for those that are complete."""
         now = self._clock()
         waiting = {owner: group for owner, group in self._list_incomplete() if group.problem and group.members}
@@ -61,7 +61,7 @@ class GangNotices:
                 yield owner, group
 
     def _report_gang(self, group: Group) -> None:
-        note = words(group)
+        note = describe_wait(group)
         pods = group.unseated[:_PODS]
         owners = {pod.metadata.controller.uid: pod for pod in pods if pod.metadata.controller is not None}
         for pod in list(owners.values())[:_OWNERS]:
@@ -76,7 +76,7 @@ class GangNotices:
         self._record(Event(kind, meta, "Warning", INCOMPLETE, note, "Scheduling"))
 
 
-def words(group: Group) -> str:
+def describe_wait(group: Group) -> str:
     """`gang trainer waits: 2 of 8 pods exist`."""
     members = list(group.members.values())
     if any(member.problem is not None or member.size is None for _, member in members):

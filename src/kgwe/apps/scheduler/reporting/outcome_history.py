@@ -33,7 +33,7 @@ class OutcomeHistory:
         self._tree: Tree | None = None
         self._nearest: dict[str, str] = {}  # node -> its domain when that was last seen: a lost node has none any more
 
-    def restore(self) -> None:
+    def restore_counts(self) -> None:
         """Take over what the objects say."""
         for obj in self._state.reader.domains():
             stored = obj.status.outcomes
@@ -49,16 +49,16 @@ class OutcomeHistory:
         """A workload lost these nodes, or GPUs of them."""
         self._count_outcome(nodes, lost=1.0)
 
-    def of(self, domain: str) -> Outcomes | None:
+    def outcomes_of(self, domain: str) -> Outcomes | None:
         return self._domains.get(domain)
 
-    def apply(self) -> None:
+    def apply_scores(self) -> None:
         """Have placement see what was counted."""
         now = self._clock()
         self._domains = {name: past for name, each in self._domains.items() if not (past := each.at(now)).is_forgotten}
         tree = self._state.fleet.tree
         if tree is not self._tree:
-            self._tree, self._nearest = tree, {node: nearest(tree, node) for node in tree.nodes}
+            self._tree, self._nearest = tree, {node: nearest_domain(tree, node) for node in tree.nodes}
         scores = {
             node: self._domains[domain].step
             for node, domain in self._nearest.items()
@@ -69,14 +69,14 @@ class OutcomeHistory:
     def _count_outcome(self, nodes: Iterable[str], *, completed: float = 0.0, lost: float = 0.0) -> None:
         self.version += 1
         tree, now = self._state.fleet.tree, self._clock()
-        for domain in {nearest(tree, node) or self._nearest.get(node, "") for node in nodes} - {""}:
+        for domain in {nearest_domain(tree, node) or self._nearest.get(node, "") for node in nodes} - {""}:
             known = self._domains.pop(domain, Outcomes())
             self._domains[domain] = known.plus(now, completed=completed, lost=lost)
         while len(self._domains) > _MOST:
             del self._domains[next(iter(self._domains))]
 
 
-def nearest(tree: Tree, node: str) -> str:
+def nearest_domain(tree: Tree, node: str) -> str:
     """Name of the nearest known domain of a node; empty: its place in the network is not known."""
     place = tree.position.get(node)
     if place is None:

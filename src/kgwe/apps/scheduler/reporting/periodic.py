@@ -41,7 +41,7 @@ class PeriodicTasks:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._history.restore()
+        self._history.restore_counts()
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -52,10 +52,10 @@ class PeriodicTasks:
 
     async def _run(self) -> None:
         parts: tuple[Callable[[], Any], ...] = (
-            self._notices.look,
-            self._config.look,
+            self._notices.report_due,
+            self._config.write_if_changed,
             self._apply_history,
-            self._domains.look,
+            self._domains.write_due,
             *self._others,
         )
         while True:
@@ -75,4 +75,4 @@ class PeriodicTasks:
         now = time.monotonic()
         if now >= self._history_at:
             self._history_at = now + self._history_s
-            self._history.apply()
+            self._history.apply_scores()

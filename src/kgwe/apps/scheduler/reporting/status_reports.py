@@ -55,7 +55,7 @@ class ConfigReport:
         self._events = deps.events
         self._judged: tuple[tuple[str, int, int], LabelCheck] | None = None
 
-    async def look(self) -> None:
+    async def write_if_changed(self) -> None:
         config = self._state.config
         if config is None or config.metadata.deletionTimestamp is not None:
             return
@@ -99,7 +99,7 @@ class DomainReports:
         self._written: dict[str, float] = {}  # domain -> when
         self._settled: tuple[int, int, int] | None = None  # the state of the fleet that all of them tell
 
-    async def look(self) -> None:
+    async def write_due(self) -> None:
         fleet = self._state.fleet
         state = fleet.generation, fleet.snapshot.version, self._history.version
         if state == self._settled:
@@ -108,7 +108,7 @@ class DomainReports:
         self._written = {name: at for name, at in self._written.items() if name in objects}
         now = self._clock()
         due = [name for name in objects if name not in self._written or now >= self._written[name] + self._pause_s]
-        found = counts(self._state) if due else {}
+        found = count_domains(self._state) if due else {}
         due.sort(key=lambda name: self._written.get(name, 0.0))
         budget = _PER_LOOK
         for name in due:
@@ -130,7 +130,7 @@ class DomainReports:
             nodes=nodes,
             gpus=gpus,
             freeGPUs=free,
-            outcomes=_read_outcomes(self._history.of(obj.metadata.name)),
+            outcomes=_read_outcomes(self._history.outcomes_of(obj.metadata.name)),
             observedGeneration=obj.metadata.generation,
             conditions=(_ready_condition(obj.status.conditions, verdict, obj.metadata.generation),),
         )
@@ -167,7 +167,7 @@ def _says_the_same(old: TopologyDomainStatus, new: TopologyDomainStatus) -> bool
     return new.outcomes.completed <= old.outcomes.completed and new.outcomes.lost <= old.outcomes.lost
 
 
-def counts(state: ClusterState) -> dict[str, tuple[int, int, int]]:
+def count_domains(state: ClusterState) -> dict[str, tuple[int, int, int]]:
     """Domain -> its nodes, GPUs and free GPUs; an NVLink domain counts beside the network."""
     fleet = state.fleet
     snapshot, tree = fleet.snapshot, fleet.tree

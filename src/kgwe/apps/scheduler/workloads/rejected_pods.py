@@ -122,7 +122,7 @@ class RejectedPods:
 
     def _leave_cordoned(self, owner: str, run: Run, pod: core.Pod) -> None:
         """Move the seat of a drained pod of a gang that runs, if there is room elsewhere; otherwise it is kept."""
-        workload, name, number = self._state.workload(owner), pod.spec.nodeName, run.seat_of(pod)
+        workload, name, number = self._state.find_workload(owner), pod.spec.nodeName, run.seat_of(pod)
         node = self._state.fleet.node(name)
         is_cordoned = node is not None and not node.ready and self._state.reader.find_fault(name) is None
         if workload is None or not is_cordoned or not 0 <= number < len(run.seats):
@@ -138,7 +138,7 @@ class RejectedPods:
         number = run.seat_of(pod)
         rejected = self._count_rejection(owner, number, found)
         self._metrics.rejections.inc()
-        workload = self._state.workload(owner)
+        workload = self._state.find_workload(owner)
         if workload is not None:
             note = f"node {rejected.node} rejected pod {meta.name} before it started: {rejected.words}; it is replaced"
             self._events.record(Event(workload.kind.resource, workload.meta, "Warning", POD_REJECTED, note, "Starting"))
