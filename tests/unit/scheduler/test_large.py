@@ -33,7 +33,7 @@ def state(per_pod, **status):
 
 def stored_job(made):
     """The Job of a fresh plan, as the API server gives it back."""
-    asking = made.workload(UID)
+    asking = made.find_workload(UID)
     template = pod_template.build_pod_template(asking, "image")
     plan = planner.make_plan(made.fleet, workload_ask.build_ask(asking, template, frozenset()))
     assert isinstance(plan, Plan), plan.message

@@ -1,4 +1,4 @@
-"""What is new about a pod: most changes of one are no news to anybody here."""
+"""Which changes of a pod matter: most changes concern its status only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def is_booked_alike(old: core.Pod | None, new: core.Pod) -> bool:
-    """Whether nothing changed that a pod on a node is booked by: what changes most often is its status."""
+    """Whether nothing changed that the booking of a bound pod depends on."""
     return old is not None and old.spec == new.spec and old.metadata.is_like(new.metadata)
 
 

@@ -226,22 +226,22 @@ def _within_plan(run: Run, workload: Workload) -> Amounts:
 
 
 def is_irrelevant(old: Any, new: Any) -> bool:
-    """Whether nothing changed in a Job or Deployment that anybody here reads."""
+    """Whether nothing changed in a Job or Deployment that KGWE reads."""
     if old is None or new is None:
         return False
     return bool(old.spec == new.spec and old.status == new.status and old.metadata.is_like(new.metadata))
 
 
 def has_changed(was: Run | None, now: Run | None) -> bool:
-    """Whether the workload has to be looked at again. Pods that were made, and when the first was, is not news: the
-    pods themselves are."""
+    """Whether the workload has to be reconciled. The number of pods and the start time do not count: the pods
+    themselves are watched."""
     if was is None or now is None or was.made > now.made or not was.meta.is_like(now.meta):
         return True
     return replace(now, meta=was.meta, made=was.made, start_time=was.start_time) != was
 
 
 def belongs_to(run: Run, workload: Workload) -> bool:
-    """Whether the run is the one made for the workload. Labels alone anybody can set."""
+    """Whether the run was created for the workload. Its labels do not prove that: any user may set them."""
     owner = run.meta.controller
     return (
         owner is not None
@@ -252,7 +252,7 @@ def belongs_to(run: Run, workload: Workload) -> bool:
 
 
 def choose_run(runs: Iterable[Run], workload: Workload) -> Run | None:
-    """Of all that claim to run the workload the one that does: the first that was made and is not on its way out."""
+    """The run of the workload among all that claim to be: the oldest that is not being deleted."""
     mine = [run for run in runs if belongs_to(run, workload)]
     return min(mine, key=_adoption_order, default=None)
 

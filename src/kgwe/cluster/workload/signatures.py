@@ -1,4 +1,4 @@
-"""Signatures of decisions: KGWE believes what KGWE wrote, and nothing else.
+"""Signatures of decisions: KGWE trusts only decisions that it wrote itself.
 
 A user who may create a pod or a Job may write any annotation on it. So each decision that is stored on an object of a
 user is signed with a key that only the scheduler has (`keys`), over the facts of the decision and the namespace it was
@@ -11,8 +11,8 @@ pod like any other.
     plan of a run   namespace, workload uid, generation of the workload, round, the plan as it is encoded, what each
                     pod takes of its node (plans of earlier versions do not say)
 
-No signature holds in another namespace. The API server sets the creation time: a signature that is copied from an
-earlier pod does not fit a later one, so a seat of an old plan cannot be claimed again under the name of the same gang.
+No signature holds in another namespace. The API server sets the creation time. So a signature copied from an
+earlier pod is not valid on a later one, and a seat of an old plan cannot be claimed again by a gang of the same name.
 Copies within the same second are left to the ledger: a seat belongs to the first pod, and needs room on its node.
 """
 
@@ -125,7 +125,7 @@ class Signer:
     # --- checking ---------------------------------------------------------------------------------------
 
     def strip_unsigned(self, pod: core.Pod) -> core.Pod:
-        """The pod with the decisions that KGWE wrote on it, and without those of anybody else."""
+        """The pod with the decisions that KGWE wrote on it, and without forged ones."""
         if POD_DECISIONS.isdisjoint(pod.metadata.annotations) or self._is_signed(pod):
             return pod
         self.report_forged("Pod", pod.metadata.uid)

@@ -113,7 +113,7 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False):
     nodeSelector: dict[str, str] = {}
     affinity: Affinity = Affinity()
     tolerations: tuple[Toleration, ...] = ()
-    #: nobody may place the pod before all of them are taken away
+    #: kube-scheduler does not schedule the pod before all of them are removed
     schedulingGates: tuple[SchedulingGate, ...] = ()
     resourceClaims: tuple[PodResourceClaim, ...] = ()
     schedulingGroup: SchedulingGroup | None = None

@@ -1,8 +1,8 @@
 """Metadata shared by every API object, as slim structs.
 
 A slim struct names only the fields KGWE reads; msgspec skips the rest without building it, which is what
-makes listing 10,000 pods cheap. The garbage collector is told to leave them alone (`gc=False`): what is frozen and
-decoded from JSON can be in no cycle, and passing over all of it again and again took longer than decoding it. Names are
+makes listing 10,000 pods cheap. The garbage collector does not track them (`gc=False`): frozen structs decoded from
+JSON cannot form cycles, and to traverse them took longer than to decode them. Names are
 those of the manifest. Unknown fields are tolerated on purpose: newer API servers add some.
 """
 

@@ -16,7 +16,7 @@ class LabelSelector(msgspec.Struct, frozen=True, gc=False):
     matchExpressions: tuple[LabelRequirement, ...] = ()
 
     def selects(self, labels: dict[str, str]) -> bool:
-        """An empty selector selects everything; an operator nobody knows selects too: better once too careful."""
+        """Whether it selects the labels. An empty selector selects all; an unknown operator selects, to be safe."""
         return self.matchLabels.items() <= labels.items() and all(
             _matches(line, labels.get(line.key)) for line in self.matchExpressions
         )

@@ -19,7 +19,7 @@ POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"
 
 
 class Attribute(msgspec.Struct, frozen=True, gc=False):
-    """One of these is set, or a number or a truth value that nobody here asks for."""
+    """The value of an attribute. Numbers and truth values are not read."""
 
     string: str | None = None
     version: str | None = None
@@ -41,13 +41,13 @@ class Device(msgspec.Struct, frozen=True, gc=False):
     taints: tuple[DeviceTaint, ...] = ()
 
     def text(self, attribute: str) -> str:
-        """An attribute of the driver, or of Kubernetes where the name says so; empty when it is not told."""
+        """An attribute of the driver, or of Kubernetes if its name is qualified; empty: not set."""
         found = self.attributes.get(attribute) or self.attributes.get(f"{DRIVER}/{attribute}")
         return (found.string or found.version or "") if found else ""
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody may be given it who does not tolerate what is wrong with it."""
+        """Whether a claim without tolerations may get the device."""
         return not any(taint.effect in ("NoSchedule", "NoExecute") for taint in self.taints)
 
 
@@ -76,7 +76,7 @@ class DeviceResult(msgspec.Struct, frozen=True, gc=False):
     driver: str = ""
     pool: str = ""
     device: str = ""
-    #: it only looks at the device, whoever has it
+    #: for monitoring: the device may be allocated to another claim as well
     adminAccess: bool | None = None
 
 

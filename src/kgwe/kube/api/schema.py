@@ -15,7 +15,7 @@ A kind is a frozen struct per level of the manifest, in a file of its own under 
 - What a bound cannot say is a `Rule` in CEL: on one field in `about(rules=…)`, between fields in a struct's
   `rules: ClassVar`. Its message says what to change. The API server refuses rules whose worst case is
   too costly: give strings under a rule `max_length`, lists `max_items`, maps `max_keys`.
-  A pattern is a rule as well (`matching`), because "should match '^…$'" helps nobody.
+  A pattern is a rule as well (`matching`), because "should match '^…$'" does not say what to change.
 - Lists of objects with an identity name it in `keys=(…)`: server-side apply then merges them by it.
 - Free-form objects are `dict[str, Any]`; conditions are `Conditions`, times are `Timestamp`.
 - Enumerations are StrEnums, but a field that holds one is typed `str` with `enum=TheEnum`, so that an object

@@ -211,7 +211,7 @@ class LeaderElector:
         return True
 
     async def _write(self, lease: Lease) -> None:
-        # With its metadata, so that labels of others stay, and the uid: a namesake made meanwhile is refused.
+        # The metadata keeps foreign labels; the uid makes the write fail if the Lease was created again meanwhile.
         body = {"metadata": msgspec.to_builtins(lease.metadata), "spec": self._spec(lease)}
         self._unsure = True
         try:

@@ -214,5 +214,5 @@ def _most(said: list[str]) -> str:
 
 
 def _priority(waiting: Members) -> int:
-    """That of the group, else the lowest of its pods: nobody is evicted for less."""
+    """The priority of the group, else the lowest of its pods: so no pod is evicted for less."""
     return min(pod.spec.priority if member.priority is None else member.priority for pod, member in waiting)

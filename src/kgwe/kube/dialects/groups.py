@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.resources import Resource
     from kgwe.kube.dialects.levels import Levels
 
-# A pod's Job, its JobSet, and one more for whoever made that.
+# A pod's Job, its JobSet, and the object that created the JobSet.
 _HIGHEST: Final = 4
 
 

@@ -84,7 +84,7 @@ def says_size_only(member: Membership) -> bool:
 
 
 def read_roles(members: Members) -> dict[str, int]:
-    """Every role that anybody speaks of -> the fewest pods of it, in the order of ranks."""
+    """Every known role -> the fewest pods of it, in the order of ranks."""
     found: dict[str, int] = {}
     for _, member in members:
         for role, least in member.roles:

@@ -38,11 +38,11 @@ class Problem:
 
     words: str
     waits: bool = False
-    """Whether something that is expected to come will solve it; else somebody has to change something."""
+    """Whether an expected event solves it; otherwise a user has to change something."""
 
 
 class Unreadable(errors.Permanent):
-    """What was said cannot be followed. Raised and caught inside this package: it becomes a Problem."""
+    """What the objects say cannot be read or done. Raised and caught inside this package: it becomes a Problem."""
 
     def __init__(self, words: str, *, waits: bool = False) -> None:
         super().__init__(words)
@@ -54,14 +54,14 @@ class Size:
     """How many pods a gang has."""
 
     least: int
-    """It starts with no fewer."""
+    """The gang does not start with fewer."""
     most: int = 0
-    """0: nobody says; as many as there are."""
+    """0: not specified; as many as there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyRequest:
-    """Where the pods should be, seen from each other. Levels are those of this cluster's network."""
+    """How close the pods should be to each other. Levels are those of this cluster's network."""
 
     required: str = ""
     preferred: str = ""
@@ -74,8 +74,8 @@ class TopologyRequest:
     preferred_domain: str = ""
     """Name of a domain that is tried first."""
     exclusive: str = ""
-    """Level a domain of which is shared with no other such gang. Whoever asks for it also wrote the affinity that holds
-    it; a gang request cannot say it."""
+    """Level at which no two such gangs share a domain. The pods also have an affinity that enforces it; a gang request
+    cannot."""
     together: str = ""
     """Roles that name the same share the domain of an ALL segment."""
 
@@ -102,7 +102,7 @@ class Membership:
     size: Size | None = None
     """None: not known (`problem` says why)."""
     roles: tuple[tuple[str, int], ...] = ()
-    """Every role there is and the fewest pods of it, in the order of ranks; empty: nobody says."""
+    """Every role there is and the fewest pods of it, in the order of ranks; empty: not specified."""
     role: str = ""
     index: int | None = None
     """Its number within the role; None: by name."""

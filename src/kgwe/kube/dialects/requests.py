@@ -1,7 +1,7 @@
-"""Wishes that sit in annotations, beside or without a group: our own, Kueue's, KAI's, topology.scheduler's.
+"""Topology requests in annotations of pods: KGWE's own, Kueue's, KAI's and topology.scheduler's.
 
-Any of them may stand on the pods of any kind of gang. Our own go before all others, field by field; where two others
-contradict each other nobody is believed.
+They may be on the pods of any kind of gang, with or without a group object. KGWE's own take precedence, field by field.
+Where two others contradict each other, neither counts.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def _seed(ask: Said, levels: Levels) -> TopologyRequest:
 
 
 def _agreed(wishes: list[tuple[TopologyRequest, str]]) -> TopologyRequest:
-    """All of them at once; each field from whoever speaks of it, and from one only unless they say the same."""
+    """All requests combined. Each field comes from the request that sets it; two that differ are an error."""
     result: dict[str, Any] = {}
     source: dict[str, str] = {}
     for wish, name in wishes:

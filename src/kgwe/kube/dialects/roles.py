@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kgwe.kube.dialects.membership import Membership
     from kgwe.placement.fleet.node import Request
 
-#: a role that nobody named
+#: the role of pods without a named role
 WORKER: Final = "worker"
 
 _DIGITS: Final = re.compile(r"(\d+)", re.ASCII)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from kgwe.kube.api import core
 
-#: labels and annotations that number the pods of a template, whoever made them
+#: labels and annotations that number the pods of a template, of every controller
 INDEX_KEYS: Final = (
     "batch.kubernetes.io/job-completion-index",
     "apps.kubernetes.io/pod-index",

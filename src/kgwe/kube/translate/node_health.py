@@ -20,7 +20,7 @@ class NodeFault(enum.Enum):
     """What is wrong with a node."""
 
     LOST = "lost"
-    """It is gone, or nobody can reach it."""
+    """The node does not exist, or cannot be reached."""
     NOT_READY = "not ready"
     """Its kubelet is there and says so."""
 

@@ -116,7 +116,7 @@ def read_tolerations(tolerations: Iterable[core.Toleration]) -> tuple[Toleration
 
 
 def required_affinity(affinity: core.Affinity) -> tuple[tuple[Requirement, ...], ...] | None:
-    """The required part of node affinity; None when there is none. An operator nobody knows is an error."""
+    """The required part of node affinity; None: there is none. An unknown operator is an error."""
     required = affinity.nodeAffinity.required
     if required is None:
         return None

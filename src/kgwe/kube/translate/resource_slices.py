@@ -1,8 +1,8 @@
-"""GPUs as ResourceSlices tell of them: which there are, what they are like, and by which name they can be claimed.
+"""GPUs as ResourceSlices describe them: which exist, their properties, and the names by which they can be claimed.
 
-NVIDIA's driver publishes a device for each whole card and for each MIG slice that is there; a card that is cut is told
-by its slices. Wiring, NUMA and health are not told, so they are not known here. A slice without a UUID is one that the
-driver would have to cut first, and is left out.
+NVIDIA's driver publishes a device for each whole GPU and for each existing MIG slice; a GPU that is cut is known by its
+slices. ResourceSlices do not describe wiring, NUMA and health, so these are unknown here. A slice without a UUID would
+have to be cut first, and is left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DeviceSlices:
         self._slices: dict[str, ResourceSlice] = {}
         self._on: dict[str, dict[str, None]] = collections.defaultdict(dict)  # node -> its slices
         self._nodes: dict[str, Claimable] = {}
-        # (pool, device) -> (node, UUID). A device that is no longer offered may still be somebody's: names stay known.
+        # (pool, device) -> (node, UUID). Names stay known: a device that is no longer offered may still be in use.
         self._names: dict[tuple[str, str], tuple[str, str]] = {}
 
     def set_slice(self, name: str, new: ResourceSlice | None) -> frozenset[str]:

@@ -1,8 +1,7 @@
-"""Wiring and network as API objects tell them: GPUNode, TopologyDomain, SchedulerConfig and node labels.
+"""Wiring and network, read from GPUNodes, TopologyDomains, the SchedulerConfig and node labels.
 
-TopologyDomain objects and labels may be mixed: what an object says of a node counts, labels fill the levels no
-object speaks of. Objects that contradict each other lose nothing: the first by name is believed, and the
-contradiction is returned as a sentence for whoever can show it.
+TopologyDomains and labels may be mixed. A TopologyDomain takes precedence; labels fill the levels that no object
+describes. If objects contradict each other, the first by name counts, and the contradiction is returned as a message.
 """
 
 from __future__ import annotations

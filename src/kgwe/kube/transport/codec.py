@@ -1,9 +1,9 @@
-"""How the API server's lists and watches are read: as JSON, or as protobuf.
+"""Reads lists and watches of the API server, as JSON or as protobuf.
 
-A codec makes the same of both; an object that cannot be read hides no other, and neither does one that is nested too
-deep to be decoded whole (`nesting.py`). Protobuf costs the API server less: it
-encodes a change once for all who watch in the same encoding, and Kubernetes' own components watch in that one. Which of
-the two came is told by the answer itself, so a server that lacks the one preferred may give the other.
+Both codecs give the same objects. An object that cannot be read, or is nested too deeply (`nesting.py`), does not hide
+the others. Protobuf costs the API server less: it encodes a change once for all clients that watch in the same
+encoding, and Kubernetes' own components use protobuf. The content type of the answer selects the codec, so a server
+without protobuf may answer in JSON.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Deletes pods that cannot stay where they are, as gently as their node allows.
+"""Deletes pods that have to leave their place, as gracefully as their node allows.
 
     the node answers     by the eviction API: disruption budgets and grace periods hold, a refusal is tried again
     the node is down     no kubelet will confirm the end: the pod is marked failed and deleted
     it has no node       deleted
 
-A Job's controller makes the next pod only when it has seen the end of the last, and waits ten seconds after the first
-such end, twenty after the second, ten minutes after the seventh. What is ended here says nothing about the work. So
-pods of our own Jobs, once they are on their way out, lose the finalizer by which their ends are counted, and the next
-pod comes at once. Pods of others are ended as Kubernetes itself ends those of a node that is gone: as failed, by a
-disruption.
+The Job controller creates the next pod after it has seen the end of the last one. It waits ten seconds after the first
+such end, twenty after the second, and ten minutes after the seventh. A pod that is deleted here did not fail by itself.
+So pods of KGWE's own Jobs lose the finalizer by which the Job controller counts ends, and the next pod is created at
+once. Other pods end as Kubernetes ends the pods of a lost node: as failed, by a disruption.
 """
 
 from __future__ import annotations

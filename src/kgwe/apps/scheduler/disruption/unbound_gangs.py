@@ -1,12 +1,12 @@
-"""Gangs of others that have their seats and are not bound: their seats are released, as a GPUWorkload's are.
+"""Releases the seats of externally created gangs that have seats but are not bound, as for GPUWorkloads.
 
-kube-scheduler has the last word: a volume that does not exist, or anything else that KGWE does not know, keeps a pod
-from its planned node. GPUs reserved for it would lie idle. A gang that kube-scheduler refuses for `schedulingTimeout`
-gives its seats back, pauses, longer each time, and is planned again after other work. Pods that are bound stay.
+kube-scheduler decides in the end: a missing volume, or anything else that KGWE does not know, keeps a pod from its
+planned node, and the GPUs reserved for it would be idle. A gang that kube-scheduler refuses for `schedulingTimeout`
+loses its seats. After a pause, longer each time, it is planned again, behind other workloads. Bound pods stay.
 
-A pod that lost its gate with its seat stays pinned to its node, so the gang is planned on these nodes again. When
-kube-scheduler asks about all these pods, what was in the way is gone, and the pause ends. When other work has these
-nodes by then, and there is room elsewhere, the pods are deleted where their owner makes new ones, which have no pin.
+Pods whose gate was removed stay pinned to their nodes, so the gang is planned on the same nodes again. When
+kube-scheduler asks about all these pods again, the obstacle is gone and the pause ends. If other workloads have taken
+these nodes and there is room elsewhere, the pods are deleted if their owner creates new ones, which have no pin.
 """
 
 from __future__ import annotations

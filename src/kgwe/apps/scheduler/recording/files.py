@@ -81,7 +81,7 @@ class RecordFiles:
         self._thread = threading.Thread(target=self._run_thread, name="records", daemon=True)
         self._thread.start()
 
-    # --- for whoever decides ----------------------------------------------------------------------------
+    # --- called by the deciding thread ------------------------------------------------------------------
 
     def put(self, *items: Item) -> bool:
         """Write these, all or none; False: they were dropped, and a snapshot has to come next."""

@@ -2,9 +2,9 @@
 
     decision ──► what is free that changed since ──► queue ──► a thread: words, file, next file
 
-Whoever decides pays for finding out what changed, some microseconds, and never waits for the disk. When the disk is
-slower than the decisions, or full, lines are dropped and counted; the next that is kept begins a new file with
-everything in it, so what is on disk can always be replayed.
+The deciding thread only finds what changed, which takes microseconds, and never waits for the disk. If the disk is
+slower than the decisions, or full, lines are dropped and counted. The next line then begins a new file with the whole
+state, so the files can always be replayed.
 """
 
 from __future__ import annotations

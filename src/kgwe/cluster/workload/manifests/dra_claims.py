@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kgwe.placement.live.holding import Holding
     from kgwe.placement.planning.plan import Seat
 
-#: what the claim is called in the pod
+#: name of the claim within the pod
 CLAIM: Final = "kgwe-gpus"
 _NAME_MAX: Final = 253
 _DIGEST_CHARS: Final = 8
@@ -35,11 +35,11 @@ _DIGEST_CHARS: Final = 8
 _MOST_LISTED: Final = 200
 
 Naming = Callable[[str], "Cards"]
-"""Node -> what its cards and slices are called."""
+"""Node -> names of its GPUs and slices."""
 
 
 def convert_to_claims(spec: dict[str, Any], template: str) -> None:
-    """Have the container that asks for GPUs ask for the claim instead; Permanent when that cannot be said."""
+    """Replace the GPUs that a container requests by the claim; Permanent if several containers request GPUs."""
     asking = [each for each in spec["containers"] if _take_gpus(each)]
     if len(asking) != 1 or any(_take_gpus(each) for each in spec.get("initContainers") or ()):
         raise errors.Permanent("with deviceMode DRA exactly one container may ask for GPUs, and no init container")
@@ -50,7 +50,7 @@ def convert_to_claims(spec: dict[str, Any], template: str) -> None:
 
 
 def _take_gpus(container: dict[str, Any]) -> bool:
-    """Whether it asked for GPUs; it does so no longer."""
+    """Remove the GPUs from its requests; returns whether there were any."""
     wants = container.get("resources") or {}
     found = False
     for part in ("requests", "limits"):
@@ -88,7 +88,7 @@ def device_uuids(place: Holding | Seat, names: Naming) -> tuple[str, ...]:
 
 
 def template_name(job: str, seats: Sequence[Seat], names: Naming) -> str:
-    """Tells the devices of the plan: the template of another plan has another name."""
+    """The name of the template. It depends on the devices: the template of another plan has another name."""
     return _name_with_digest(job, *(uuid for seat in seats for uuid in device_uuids(seat, names)))
 
 
@@ -116,7 +116,7 @@ def is_exact(pod: core.Pod, job: str, seats: Sequence[Seat], place: Holding, nam
 
 
 def build_claim(pod: core.Pod, place: Holding, names: Naming, labels: dict[str, str]) -> dict[str, Any]:
-    """A claim for one pod. Its name tells its devices: one of that name is the one that is wanted."""
+    """A claim for one pod. Its name depends on its devices, so an existing claim of that name can be used."""
     meta = pod.metadata
     uuids = device_uuids(place, names)
     return {
@@ -134,7 +134,7 @@ def build_claim(pod: core.Pod, place: Holding, names: Naming, labels: dict[str, 
 
 
 def pod_claim_entry(pod: core.Pod, name: str) -> dict[str, Any]:
-    """The patch of the pod's status that tells which claim is its own."""
+    """The patch of the pod's status that names its claim."""
     return {
         "metadata": {"uid": pod.metadata.uid},
         "status": {"resourceClaimStatuses": [{"name": CLAIM, "resourceClaimName": name}]},
@@ -149,7 +149,7 @@ def _name_with_digest(first: str, *facts: str) -> str:
 def _device_request(uuids: Sequence[str], count: int, *, is_slices: bool) -> dict[str, Any]:
     attributes = f"device.attributes['{DRIVER}']"
     listed = ", ".join(f"'{uuid}'" for uuid in uuids)
-    # What does not fit is claimed pod by pod: this one is then replaced before anybody looks at it.
+    # A longer list does not fit: then each pod gets a claim of its own before this one is allocated.
     expression = f"has({attributes}.uuid) && {attributes}.uuid in [{listed}]" if len(uuids) <= _MOST_LISTED else "false"
     return {
         "deviceClassName": MIG_CLASS if is_slices else GPU_CLASS,
