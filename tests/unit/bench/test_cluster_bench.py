@@ -64,12 +64,24 @@ def test_one_round_is_reported_as_it_is():
     rounds = [{Phase.NULL: result(30.0), Phase.KUBE_SCHEDULER: result(20.0), Phase.KGWE: kgwe_result(15.0)}]
     metrics = summary.of(rounds, wall_s=30.04)
     assert (metrics["pods_per_s"], metrics["kube_scheduler_pods_per_s"], metrics["null_pods_per_s"]) == (15, 20, 30)
-    assert (metrics["ratio"], metrics["null_ratio"], metrics["cpu_ratio"]) == (0.75, 0.5, 0.8)
+    assert (metrics["ratio"], metrics["cpu_ratio"]) == (0.75, 0.8)
+    assert (metrics["relative_to_null"], metrics["kube_scheduler_relative_to_null"]) == (0.5, 0.667)
+    assert "null_relative_to_null" not in metrics
     assert metrics["api_writes_per_pod"] == metrics["kube_scheduler_api_writes_per_pod"] == 4.0
     assert (metrics["rss_mb"], metrics["rss_peak_mb"], metrics["cpu_s"]) == (60.0, 70.0, 3.0)
     assert metrics["wall_s"] == 30.0
     assert "rounds" not in metrics
     assert summary.is_correct(metrics, fits_all=True)
+
+
+def test_speed_relative_to_null_is_taken_round_by_round():
+    rounds = [
+        {Phase.NULL: result(null), Phase.KGWE: kgwe_result(mine)}
+        for null, mine in ((40.0, 20.0), (20.0, 9.0), (10.0, 4))
+    ]
+    assert summary.of(rounds, wall_s=1.0)["relative_to_null"] == 0.45
+    alone = summary.of([{Phase.KGWE: kgwe_result(15.0)}], wall_s=1.0)
+    assert "relative_to_null" not in alone
 
 
 def test_what_a_gate_leaves_possible_is_a_baseline_of_gangs_only():

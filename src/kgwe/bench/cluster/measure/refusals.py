@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # The watch is silent until the first Event.
 _SILENCE_S = 3600.0
+# Timeout for opening the watch.
+_CONNECT_S = 30.0
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -45,7 +47,8 @@ class Verdict:
     async def __aenter__(self) -> Self:
         connected = asyncio.Event()
         self._task = asyncio.create_task(self._watch(connected))
-        await asyncio.wait_for(connected.wait(), 30.0)
+        async with asyncio.timeout(_CONNECT_S):
+            await connected.wait()
         return self
 
     async def __aexit__(self, *exc: object) -> None:

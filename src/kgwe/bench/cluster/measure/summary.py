@@ -56,6 +56,7 @@ def of(rounds: Sequence[Mapping[Phase, PhaseResult]], *, wall_s: float) -> dict[
         metrics["verdict"] = rounds[-1][Phase.KGWE].verdict or None
         metrics |= _partial_gangs(rounds)
     metrics |= _ratios(rounds)
+    metrics |= _relative_to_null(rounds)
     metrics |= {key: sum(getattr(result, key) for result in _select_all(rounds)) for key in _ERRORS}
     metrics["wall_s"] = round(wall_s, 1)
     metrics["phases"] = {str(phase): numbers for phase, numbers in medians.items()}
@@ -90,7 +91,6 @@ def _ratios(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> dict[str, float]:
     for name, baseline, key in (
         ("ratio", Phase.KUBE_SCHEDULER, "per_s"),
         ("gate_ratio", Phase.GATE, "per_s"),
-        ("null_ratio", Phase.NULL, "per_s"),
         ("cpu_ratio", Phase.KUBE_SCHEDULER, "cpu_ms_per_pod"),
     ):
         pairs = [
@@ -101,6 +101,20 @@ def _ratios(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> dict[str, float]:
         ratios = [other / mine if key == "cpu_ms_per_pod" else mine / other for mine, other in pairs if mine and other]
         if ratios:
             found[name] = round(statistics.median(ratios), 3)
+    return found
+
+
+def _relative_to_null(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> dict[str, float]:
+    """Return the speed of each phase divided by that of the null phase of the same round.
+
+    Runs on a machine of varying speed can be compared by it.
+    """
+    found = {}
+    for phase in rounds[0]:
+        pairs = [(each[phase].per_s, each[Phase.NULL].per_s) for each in rounds if Phase.NULL in each]
+        ratios = [mine / null for mine, null in pairs if mine and null]
+        if ratios and phase is not Phase.NULL:
+            found[f"{_PREFIX[phase]}relative_to_null"] = round(statistics.median(ratios), 3)
     return found
 
 
