@@ -76,6 +76,7 @@ class ScratchFleet:
         self._seen = 0
         self._synced = self.snapshot.version
         self._masked: frozenset[str] = NO_NODES
+        self._masked_rows: frozenset[int] = frozenset()
 
     def sync(self, masked: frozenset[str] = NO_NODES) -> None:
         """Copy the fleet as it is now, mask these nodes, and discard what was tried here."""
@@ -87,22 +88,27 @@ class ScratchFleet:
         stale |= self._touched
         self._touched[:] = False
         changed_mask = self._masked ^ masked
-        stale[[index[name] for name in changed_mask if name in index]] = True
+        if changed_mask:
+            stale[[index[name] for name in changed_mask if name in index]] = True
+            self._masked_rows = frozenset(index[name] for name in masked if name in index)
         rows = np.flatnonzero(stale)
         if len(rows):
             copy_rows(live, self.snapshot, rows.tolist())
-            masked_rows = [index[name] for name in masked if name in index]
-            self.snapshot.pods[masked_rows] = 0
+            self.snapshot.pods[list(self._masked_rows)] = 0
         self._seen, self._synced, self._masked = live.version, self.snapshot.version, masked
 
     def release(self, grants: Iterable[Grant], trial: Trial) -> None:
         """Release what a workload holds within the trial, except on masked nodes."""
-        index = self._live.index
-        masked_rows = {index[name] for name in self._masked if name in index}
         for grant in grants:
             # A grant that is not booked here was released meanwhile.
-            if grant.node not in masked_rows and self.snapshot.is_booked(grant):
+            if grant.node not in self._masked_rows and self.snapshot.is_booked(grant):
                 trial.release(grant)
+
+    def count_free_gpus(self) -> int:
+        """Whole GPUs that are free on nodes that are not masked."""
+        free = np.bitwise_count(self.snapshot.free)
+        free[list(self._masked_rows)] = 0
+        return int(free.sum())
 
     def fits(self, request: Request | GangRequest) -> bool:
         if isinstance(request, GangRequest):

@@ -73,7 +73,7 @@ def _count_missing(snapshot: Snapshot, request: Request) -> dict[str, NDArray[np
     wanted = {name: _requested_amount(request, name) for name in free}
     # A resource that is not requested is never short, even on an overbooked node.
     return {
-        name: np.clip(wanted[name] - left.astype(np.int64), 0, None if wanted[name] else 0)
+        name: np.maximum(wanted[name] - left.astype(np.int64), 0) if wanted[name] else np.zeros(len(left), np.int64)
         for name, left in free.items()
     }
 

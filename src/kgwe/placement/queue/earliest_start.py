@@ -141,7 +141,7 @@ class StartForecast:
         pods = [role.request for role in request.roles] if isinstance(request, GangRequest) else [request]
         if not all(pod.gpus.count for pod in pods):
             return 0
-        missing = requested_milli(request) - int(np.bitwise_count(scratch.snapshot.free).sum()) * GPU_MILLI
+        missing = requested_milli(request) - scratch.count_free_gpus() * GPU_MILLI
         for number, (_, workload) in enumerate(ends):
             if missing <= 0:
                 return number

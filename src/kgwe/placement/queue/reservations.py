@@ -181,7 +181,10 @@ class Reservations:
         if (
             here_s is None
             or is_too_much
-            or _is_worth_moving(here_s, forecast.find_start_time(workload.request, now_s, others, likely), now_s)
+            or (
+                _may_be_worth_moving(here_s, now_s)
+                and _is_worth_moving(here_s, forecast.find_start_time(workload.request, now_s, others, likely), now_s)
+            )
         ):
             start = self._find_start(workload, now_s)
             if start is None or not self._is_draining(entry, start, now_s):
@@ -189,7 +192,9 @@ class Reservations:
                 return
             reservation = _build_reservation(workload, start)
         else:
-            reservation = replace(reservation, start_s=forecast.find_start_time(workload.request, now_s, elsewhere))
+            is_known = self._running.are_exact
+            start_s = here_s if is_known else forecast.find_start_time(workload.request, now_s, elsewhere)
+            reservation = replace(reservation, start_s=start_s)
             entry.free, entry.since_s, entry.blind_since_s = 0, now_s, now_s
         self.version += reservation != entry.reservation
         if reservation.nodes != entry.reservation.nodes:
@@ -330,6 +335,11 @@ def _is_news(one: Reservation, other: Reservation, now_s: float) -> bool:
     if one.nodes != other.nodes or one.start_s is None or other.start_s is None:
         return one.nodes != other.nodes or one.start_s != other.start_s
     return abs(one.start_s - other.start_s) > max(_LEAST_GAIN_S, _WORTH_MOVING * (other.start_s - now_s))
+
+
+def _may_be_worth_moving(here_s: float, now_s: float) -> bool:
+    """Whether a start at once would be sooner by enough."""
+    return _is_worth_moving(here_s, now_s, now_s)
 
 
 def _is_worth_moving(here_s: float, there_s: float | None, now_s: float) -> bool:

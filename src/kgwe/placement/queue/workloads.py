@@ -35,6 +35,8 @@ _STEEPEST: Final = 500.0
 _EXACT: Final = 0.01
 # Slices of a GPU are compared by the sevenths of its compute they are named after.
 _SEVENTHS: Final = 7
+# Orders that are kept: a cycle asks for few quantiles of one moment, many times.
+_KEPT_ORDERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,8 @@ class RunningWorkloads:
         self._unqueued_milli: Mapping[str, int] = {}
         self._workloads: dict[str, RunningWorkload] = {}
         self._timed: tuple[list[RunningWorkload], Floats] | None = None
+        # (moment, quantile) -> workloads sorted by their end
+        self._sorted: dict[tuple[float, float], Sequence[tuple[float, RunningWorkload]]] = {}
 
     def __contains__(self, key: object) -> bool:
         return key in self._workloads
@@ -189,9 +193,20 @@ class RunningWorkloads:
             self._timed = listed, np.array(rows, np.float64).reshape(-1, 3).T
         return self._timed
 
-    def sort_by_end(self, now_s: float, part: float = 0.5) -> list[tuple[float, RunningWorkload]]:
+    @property
+    def are_exact(self) -> bool:
+        """Whether all known run times are exact: every quantile of their ends is the same."""
+        _, (_, p50, p95) = self.list_timed()
+        return bool((p50 == p95).all())
+
+    def sort_by_end(self, now_s: float, part: float = 0.5) -> Sequence[tuple[float, RunningWorkload]]:
         """Workloads with a known run time, sorted by the given quantile of their end."""
-        listed, (started, p50, p95) = self.list_timed()
-        ends = now_s + remaining_s(p50, p95, now_s - started, part)
-        order = np.argsort(ends, kind="stable").tolist()
-        return [(float(ends[i]), listed[i]) for i in order]
+        if self._timed is None or len(self._sorted) >= _KEPT_ORDERS:
+            self._sorted.clear()
+        found = self._sorted.get((now_s, part))
+        if found is None:
+            listed, (started, p50, p95) = self.list_timed()
+            ends = now_s + remaining_s(p50, p95, now_s - started, part)
+            order = np.argsort(ends, kind="stable").tolist()
+            found = self._sorted[now_s, part] = [(float(ends[i]), listed[i]) for i in order]
+        return found

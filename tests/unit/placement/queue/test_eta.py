@@ -204,3 +204,25 @@ def test_a_roster_knows_what_namespaces_hold():
     bed.roster.drop("y")
     assert bed.roster.queued_milli == {"b": 1000}
     assert bed.roster.sort_by_end(0.0) == []
+
+
+def test_a_roster_sorts_again_when_workloads_start_or_end_and_when_time_passes():
+    bed = Bed({"s": {"a": [8]}})
+    bed.start(work("x", 2, lasts=20.0), work("y", 3, lasts=10.0))
+
+    def ends(now_s):
+        return [(end_s, each.key) for end_s, each in bed.roster.sort_by_end(now_s)]
+
+    assert ends(0.0) == ends(0.0) == [(10.0, "y"), (20.0, "x")]
+    assert ends(16.0) == [(20.0, "x"), (22.0, "y")], "y is late: it takes as long again"
+    bed.roster.drop("y")
+    assert ends(16.0) == [(20.0, "x")]
+
+
+def test_a_roster_tells_whether_all_run_times_are_exact():
+    bed = Bed({"s": {"a": [8]}})
+    assert bed.roster.are_exact
+    bed.roster.put(RunningWorkload("x", "b", 1000, 0.0, RunTime(5.0, 5.0)))
+    assert bed.roster.are_exact
+    bed.roster.put(RunningWorkload("y", "b", 1000, 0.0, RunTime(5.0, 6.0)))
+    assert not bed.roster.are_exact
