@@ -24,9 +24,9 @@ app = App(
     name="explain",
     help="""Why a GPUWorkload or pod is where it is, or why it waits and what would start it.
 
-Reads the API alone: no scheduler has to run, and nothing is written. Why something waits is found out on the cluster
-as it is now, by the same planner that the scheduler uses; what the scheduler itself said is shown beside it. For a user
-who may read no more than one namespace, explain shows status, conditions and Events, and says what it cannot see.""",
+Only reads the API; no scheduler has to run. The scheduler's own planner runs here on the cluster as it is now. The last
+status that the scheduler wrote is shown as well. For a user who may read one namespace only, explain shows status,
+conditions and Events, and names what it could not read.""",
     help_format="plaintext",
     help_epilogue="""Examples:
   kgwe explain llm-training
@@ -65,22 +65,22 @@ def explain(
     Parameters
     ----------
     name
-        Its name; pod/NAME or workload/NAME where both exist.
+        Name of the workload or pod; pod/NAME or workload/NAME where both exist.
     namespace
-        Where it is; that of the kubeconfig's context when left out.
+        Its namespace. Default: the namespace of the kubeconfig's context.
     kind
-        Only workloads, or only pods.
+        Search only workloads, or only pods.
     output
-        How to print it.
+        Output format.
     kubeconfig
-        How to reach the API server.
+        Path of the kubeconfig file.
     """
     logs.configure(level="error")
     group = ""
     prefix, slash, rest = name.partition("/")
     if slash:
         if prefix.lower() not in _KINDS:
-            raise errors.Permanent(f"{name!r}: give NAME, pod/NAME or workload/NAME, and the namespace with -n")
+            raise errors.Permanent(f"unknown kind {prefix!r}: give NAME, pod/NAME or workload/NAME (namespace: -n)")
         (kind, group), name = _KINDS[prefix.lower()], rest
     told = asyncio.run(_explain(_Asked(name, namespace, kind, group), kubeconfig))
     sys.stdout.write(_printed(told, output))
@@ -97,7 +97,7 @@ def _printed(told: Explanation, output: str) -> str:
 
 @dataclass(frozen=True)
 class _Asked:
-    """Whose explanation."""
+    """What to explain."""
 
     name: str
     #: None: that of the kubeconfig
@@ -130,7 +130,7 @@ async def _explain(asked: _Asked, kubeconfig: Path | None) -> Explanation:
 
 
 async def _ended(client: KubeClient, name: str, namespace: str) -> Explanation | None:
-    """A pod that has ended is in no view of what is held."""
+    """A pod that has ended, which the view of held GPUs leaves out."""
     try:
         pod = await offline.read_only(client).get(resources.POD, name, namespace)
     except (errors.NotFound, Forbidden):
@@ -138,4 +138,4 @@ async def _ended(client: KubeClient, name: str, namespace: str) -> Explanation |
     phase = pod.status.phase
     where = f" on {pod.spec.nodeName}" if pod.spec.nodeName else ""
     why = f": {pod.status.message or pod.status.reason}" if pod.status.message or pod.status.reason else ""
-    return Explanation("Pod", namespace, name, phase, f"has ended{where} ({phase}{why}); nothing is held for it")
+    return Explanation("Pod", namespace, name, phase, f"ended{where} ({phase}{why}); it holds no GPUs")

@@ -9,3 +9,5 @@ DEFAULT_IMAGE: Final = "ghcr.io/kgwe/gpu-workload:latest"
 #: the Lease that the acting scheduler holds, unless its settings name another
 SCHEDULER_LEASE: Final = "kgwe-scheduler"
 SCHEDULER_LEASE_NAMESPACE: Final = "kgwe-system"
+#: in the extender's refusal of a gang member without a seat; kube-scheduler repeats it in the pod's condition
+GANG_WAITING: Final = "gang waiting"

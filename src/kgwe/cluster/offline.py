@@ -25,9 +25,12 @@ from kgwe.kube.client.informer import Change
 from kgwe.kube.translate import podrequest, podspec
 from kgwe.placement.disruption.preemption import Evictable
 from kgwe.placement.disruption.running import grant_milli
+from kgwe.placement.planning import planner
 from kgwe.placement.planning.ask import Ask
+from kgwe.placement.planning.unmet import find_unmet
 from kgwe.placement.queue.ask import workload_from_ask
 from kgwe.placement.queue.queue import Queue
+from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,6 +55,9 @@ OWN: Final[tuple[Resource[Any], ...]] = (
     resources.RESOURCE_SLICE,
     resources.RESOURCE_CLAIM,
 )
+# Condition reasons of workloads that never start as they are.
+_HOPELESS: Final = frozenset({Reason.TOO_LARGE, Reason.NO_MATCHING_NODE, Reason.UNKNOWN_LEVEL, Reason.UNKNOWN_STRATEGY})
+_ARRIVALS: Final = 1_000_000
 _NAMESPACED: Final = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD, resources.RESOURCE_CLAIM)
 
 
@@ -65,7 +71,7 @@ def read_only(client: KubeClient) -> KubeClient:
 
 
 def _refuse_write() -> None:
-    raise errors.InvariantBroken("something tried to write; this command only reads")
+    raise errors.InvariantBroken("a write was attempted; this command only reads")
 
 
 @dataclass
@@ -101,7 +107,7 @@ class View:
                 workload, pod_template.build_pod_template(workload, names.DEFAULT_IMAGE), frozenset()
             )
         except (KeyError, TypeError, AttributeError, ValueError) as exc:
-            raise errors.Permanent(f"podTemplate cannot be run: {exc}") from exc
+            raise errors.Permanent(f"podTemplate is invalid: {exc}") from exc
         return self.limit_ask(ask)
 
     def ask_of_pod(self, pod: core.Pod) -> Ask:
@@ -173,11 +179,32 @@ class View:
         return group.members if group is not None else ()
 
     def list_in_order(self) -> list[str]:
-        """Owners of what waits, whose turn it is first."""
+        """Owners of waiting workloads that could start, in queue order.
+
+        Creation times have whole seconds; among workloads of one second the older resource version goes first.
+        """
         queue = Queue()
-        for ask in self.asks.values():
-            queue.put(workload_from_ask(ask, self.fleet.fitter, timestamp.epoch_seconds(ask.since)))
+        arrived = sorted(self.asks.values(), key=lambda ask: (ask.since, self._version_of(ask.owner)))
+        for number, ask in enumerate(ask for ask in arrived if not self.is_hopeless(ask)):
+            since_s = timestamp.epoch_seconds(ask.since) + number / _ARRIVALS
+            queue.put(workload_from_ask(ask, self.fleet.fitter, since_s))
         return [work.key for work in queue.iterate_in_order(self.held_by_namespace())]
+
+    def is_hopeless(self, ask: Ask) -> bool:
+        """Whether waiting cannot help: no node could run a pod of it, or the scheduler wrote so."""
+        workload = self.state.find_workload(ask.owner)
+        if workload is not None and workload.status.observed_generation == workload.meta.generation:
+            reasons = {each.reason for each in workload.status.conditions if each.status == "False"}
+            if reasons & _HOPELESS:
+                return True
+        whole = planner.divide_ask(self.fleet.fitter, ask)
+        requests = [role.request for role in whole.gang.roles] if whole.gang is not None else [whole.request]
+        return any(find_unmet(self.fleet.fitter, request) is not None for request in requests)
+
+    def _version_of(self, owner: str) -> int:
+        target = self.state.owners.event_target(owner)
+        version = target.meta.resourceVersion if target is not None else ""
+        return int(version) if version and version.isdigit() else 0
 
     def held_by_namespace(self) -> dict[str, int]:
         """Namespace -> thousandths of cards that its pods hold."""
@@ -304,12 +331,12 @@ class _List:
             return self.kind, await client.list(self.kind, self.namespace or None, **params)
         except Forbidden as exc:
             if self.needed:
-                raise ClusterUnreadable(f"{exc}; deploy/advisor.yaml has the rights that are needed to read") from exc
+                raise ClusterUnreadable(f"{exc}; deploy/advisor.yaml has the required rights") from exc
             self.hidden = True
-            self.problem = f"{self.kind.full_name} may not be listed by you and are left out"
+            self.problem = f"you may not list {self.kind.full_name}"
             return self.kind, []
         except errors.Permanent as exc:
             if self.needed:
-                raise errors.Permanent(f"{exc}; deploy/advisor.yaml has the rights that are needed to read") from exc
-            self.problem = f"{self.kind.plural} could not be read and are left out: {exc}"
+                raise errors.Permanent(f"{exc}; deploy/advisor.yaml has the required rights") from exc
+            self.problem = f"{self.kind.plural} could not be read: {exc}"
             return self.kind, []

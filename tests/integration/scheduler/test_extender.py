@@ -102,7 +102,7 @@ async def test_nothing_of_an_incomplete_gang_is_bound_and_it_holds_nothing(live:
 
     assert not live.bound("train-")
     assert (await live.snapshot())["gangs"]["gang:default/kgwe.nvidia.io/train"]["problem"] == (
-        "1 more pod of default/train to come"
+        "gang default/train incomplete: waiting for 1 more pod"
     )
 
 
@@ -190,7 +190,10 @@ async def test_pods_that_exist_only_in_calls_hold_no_gpu(live: Live):
     for number in range(4):
         ghost = pod(f"ghost-{number}", 8)
         ghost["metadata"] |= {"uid": f"ghost-{number}", "namespace": "default"}
-        assert "has not shown pod" in (await live.call("/filter", {"Pod": ghost, "NodeNames": ["a-0"]})).json()["Error"]
+        assert (
+            "is not in the watch yet"
+            in (await live.call("/filter", {"Pod": ghost, "NodeNames": ["a-0"]})).json()["Error"]
+        )
 
     assert (await live.snapshot())["assumed"] == []
     assert await replica.metric('kgwe_extender_requests_total{outcome="unknown",verb="filter"}') == 4

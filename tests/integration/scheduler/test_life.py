@@ -305,7 +305,7 @@ async def test_a_foreign_job_of_the_same_name_is_not_taken_over(bed: Bed):
 
     failed = await bed.until_phase(workload, "Failed")
 
-    assert "does not belong to this workload" in failed.status.message
+    assert "belongs to something else" in failed.status.message
     assert (await bed.client.get(resources.JOB, name, "default")).metadata.ownerReferences == ()
     await bed.client.delete(resources.JOB, name, "default")
 

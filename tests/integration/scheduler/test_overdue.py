@@ -88,7 +88,7 @@ async def test_a_gang_with_a_volume_that_does_not_exist_gives_its_seats_back_and
     await bed.until(lambda: not seats(bed, "typo"))
     said = await notes(bed, "typo-0", "NodeRefused")
     assert f'persistentvolumeclaim "{CLAIM}" not found' in said[0]
-    assert "2 of 2 pods were not bound" in said[0]
+    assert "2 of 2 pods not bound" in said[0]
 
     replica.kill()
     await live.scheduler(placement_timeout_seconds="3")

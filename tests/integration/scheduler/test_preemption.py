@@ -39,7 +39,7 @@ async def test_the_cheapest_victim_makes_way_and_waits_in_its_old_order(bed: Bed
     assert (await bed.until_phase(high, "Running")).status.scheduledNode == "a0"
     waiting = await bed.until_phase(cheap, "Pending")
     await bed.until(lambda: condition(bed.now(cheap), "Scheduled").reason == "Preempted")
-    assert "stopped for high" in bed.now(cheap).status.message
+    assert "Preempted by high" in bed.now(cheap).status.message
     assert waiting.status.retryCount == 0
     assert jobs(bed, dear) == kept, "nobody else was touched"
     assert await replica.metric("kgwe_preemptions_total") == 1
@@ -201,8 +201,8 @@ async def test_events_tell_both_sides(bed: Bed):
     high = await bed.submit(kgwe("high", 8, priority=HIGH))
     await bed.until_phase(high, "Running")
 
-    assert "stops default/victim to start" in await until_event(bed, high, "Preempting")
-    assert "stopped so that high of priority 1000 can start" in await until_event(bed, victim, "Preempted")
+    assert "preempting default/victim (cost " in await until_event(bed, high, "Preempting")
+    assert "preempted by high (priority 1000)" in await until_event(bed, victim, "Preempted")
 
 
 async def test_others_make_way_for_a_gang_that_lost_a_node(bed: Bed):
@@ -229,6 +229,6 @@ async def test_a_priority_that_nobody_allowed_stops_no_other_work(bed: Bed):
     greedy = await bed.submit(kgwe("greedy", 8, priority=1_000_000))
     await bed.until_phase(greedy, "Pending")
 
-    assert "spec.priority 1000000 counts as 10000" in await until_event(bed, greedy, "PriorityLimited")
+    assert "spec.priority 1000000 is capped to 10000" in await until_event(bed, greedy, "PriorityLimited")
     assert jobs(bed, first) == kept
     assert await replica.metric("kgwe_preemptions_total") == 0

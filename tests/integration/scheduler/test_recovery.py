@@ -94,7 +94,7 @@ async def test_with_policy_none_nothing_is_done(bed: Bed):
 
     await break_nodes(bed, before[0].spec.nodeName)
 
-    assert "its recovery policy is to do nothing" in await until_event(bed, workload, "LeftAlone")
+    assert "recoveryPolicy is None, so nothing is moved" in await until_event(bed, workload, "LeftAlone")
     assert uids(pods_of(bed, workload)) == uids(before)
     assert await replica.metric('kgwe_recoveries_total{outcome="Replaced"}') == 0
 

@@ -141,7 +141,7 @@ async def test_work_whose_attempts_are_used_up_waits_for_a_change(bed: Bed, sett
     await bed.until_phase(workload, "Pending")
     await bed.until(lambda: reason in {c.reason for c in bed.now(workload).status.conditions})
     said = condition(bed.now(workload), "Scheduled")
-    assert said.message.startswith("2 attempts in a row failed, the last with QuotaExceeded: ")
+    assert said.message.startswith("2 attempts in a row failed, last: QuotaExceeded: ")
     assert bed.phase(workload) == "Pending", "it is not failed"
 
     await bed.client.request("DELETE", "/api/v1/namespaces/strict/resourcequotas/no-jobs")

@@ -52,7 +52,7 @@ async def test_a_workload_that_runs_is_where_its_plan_says_and_nothing_is_wrong(
 
     found = await told(bed, "runs")
     assert (found.state, found.problems) == ("Running", ())
-    assert "nothing is wrong" in found.summary
+    assert "no problems found" in found.summary
     assert found.placed is not None
     assert [seat.node for seat in found.placed.seats] == ["n1"]
     assert len(found.placed.seats[0].cards) == 4
@@ -82,8 +82,8 @@ async def test_a_workload_that_waits_is_told_what_binds_and_what_would_start_it(
     nodes = {each.verdict: (each.count, each.examples) for each in found.waiting.nodes}
     assert nodes == {"GPUsTaken": (1, ("n1",)), "TooFewGPUs": (1, ("n2",))}
     changes = {change.kind: change for change in found.waiting.changes}
-    assert changes["FewerGPUs"].text == "ask for 6 of the 8 GPUs (n2 has them)"
-    assert changes["MorePods"].text.startswith("set gpusPerPod: 2, which makes 4 pods")
+    assert changes["FewerGPUs"].text == "ask for 6 GPUs instead of 8 (n2 has them free)"
+    assert changes["MorePods"].text.startswith("set gpusPerPod to 2: 4 pods")
     assert changes["Evict"].stops == ("workload default/holder",)
     assert found.turn is not None
     assert (found.turn.place, found.turn.of) == (1, 2)
@@ -94,7 +94,9 @@ async def test_a_workload_that_waits_is_told_what_binds_and_what_would_start_it(
     assert behind.waiting is not None
     assert "Evict" not in {change.kind for change in behind.waiting.changes}
     for text in (words.text(found), words.text(behind)):
-        assert "any one of these starts it now:" in text
+        assert "  Would help (any one of these starts it" in text
+        assert "  Blocked by   InsufficientGPU: 0/2 nodes available for 8 GPUs: " in text
+        assert "workload default/holder holds 6 GPUs (end unknown" in text
 
 
 async def test_every_suggestion_starts_the_work(bed: Bed):
@@ -109,7 +111,7 @@ async def test_every_suggestion_starts_the_work(bed: Bed):
     assert any(word.reason == "InsufficientGPU" for word in found.said)
     assert found.waiting is not None
     fewer = next(change for change in found.waiting.changes if change.kind == "FewerGPUs")
-    assert fewer.text.startswith("ask for 2 of")
+    assert fewer.text.startswith("ask for 2 GPUs instead of 8")
 
     await bed.edit(late, {"gpuRequirements": {"count": 2}})
     await bed.until_phase(late, "Running")
@@ -147,7 +149,7 @@ async def test_the_command_prints_text_json_and_yaml(bed: Bed):
         assert decode(out)["waiting"]["reason"] == "NoGPUNodes"
     code, out, err = await command(bed, "explain", "workload/waits", "-n", "default")
     assert code == 0
-    assert out.startswith("GPUWorkload.kgwe.nvidia.io default/waits: waits: no node offers GPUs")
+    assert out.startswith("GPUWorkload.kgwe.nvidia.io default/waits: waiting. No node offers GPUs.")
     code, _, err = await command(bed, "explain", "nope")
     assert code == 1
     assert err.startswith("kgwe: no GPUWorkload or pod")

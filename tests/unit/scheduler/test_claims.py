@@ -115,7 +115,7 @@ async def test_why_work_lost_its_place_is_told_while_it_waits(state, planner):
     await settled(planner)
     held = planner.refusal_of("mine")
     assert held.code is Reason.PREEMPTED
-    assert held.message.startswith("stopped for other; 0/1 nodes available for 8 GPUs")
+    assert held.message.startswith("stopped for other. 0/1 nodes available for 8 GPUs")
     state.on_pod(removed(pod("big", "", gpus=8)))
     planner.plan_soon()
     await settled(planner)

@@ -24,7 +24,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.api.scheduling import PriorityClass
 
-WORDS = "PriorityClass urgent does not exist: pods that name it cannot be created"
+WORDS = "PriorityClass urgent does not exist. Create it, or change priorityClassName."
 
 
 class Client:

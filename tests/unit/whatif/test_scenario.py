@@ -69,7 +69,7 @@ def test_a_gang_that_is_not_whole_is_said_to_wait_for_the_rest(scenario: Scenari
     meta = {"annotations": {"kgwe.nvidia.io/gang": "team", "kgwe.nvidia.io/gang-size": "2"}}
     scenario.submit([document("v1", "Pod", "p0", meta=meta, spec=pod_spec(8))], "default")
     (result,) = scenario.answer().results
-    assert result.summary == "would wait: 1 more pod of default/team to come"
+    assert result.summary == "would wait. gang default/team incomplete: waiting for 1 more pod"
 
 
 def test_deployments_become_pods_of_their_own(scenario: Scenario) -> None:

@@ -18,7 +18,7 @@ from kgwe.placement.planning.ask import Ask, TopologyRequest
     ("policy", "said"),
     [
         (SpotPolicy.REQUIRE, "on spot nodes only"),
-        (SpotPolicy.AVOID, "off spot nodes where other nodes are good enough"),
+        (SpotPolicy.AVOID, "avoids spot nodes where other nodes are good enough"),
         (SpotPolicy.ALLOW, ""),
     ],
 )
@@ -36,7 +36,7 @@ def test_asked_for_names_the_hardware_and_the_limits() -> None:
     assert "all on one GPU model and CPU architecture" in lines
     assert "at most 4 nodes per leaf" in lines
     assert "at most 16 GPUs per leaf" in lines
-    assert "at most 1 pods per node" in lines
+    assert "at most 1 pod per node" in lines
     assert not [line for line in words.asked(Ask("w", Request(Gpus(count=8)), pods=8)) if "model" in line]
 
 
@@ -60,7 +60,7 @@ def test_a_user_without_rights_is_told_so_and_each_missing_right_once(seen: offl
 
 def test_what_is_not_there_is_not_found_where_one_of_the_kinds_could_be_listed(seen: offline.View) -> None:
     seen.hidden, seen.listed = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD), (resources.POD,)
-    with pytest.raises(errors.NotFound, match="no GPUWorkload or pod that has not ended 'x'"):
+    with pytest.raises(errors.NotFound, match="no GPUWorkload or running or waiting pod named 'x'"):
         explain.find(seen, "x", "default")
     with pytest.raises(Forbidden):
         explain.find(seen, "x", "default", "workload")

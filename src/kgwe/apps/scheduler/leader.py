@@ -161,8 +161,8 @@ class Leader:
         group = self._gangs.group(owner)
         if group is not None and group.unseated:
             pod, member = group.members[group.unseated[0].metadata.uid]
-            who = "pod" if plain_pods.is_queued(member) else f"gang {group.key.title}"
-            note = f"{who} waits: {held.message}"
+            title = "Pod" if plain_pods.is_queued(member) else f"Gang {group.key.title}"
+            note = f"{title} is waiting. {held.message}"
             self._events.record(Event(resources.POD, pod.metadata, "Warning", held.code, note, "Scheduling"))
 
     def problem(self) -> str | None:

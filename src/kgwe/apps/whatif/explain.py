@@ -1,4 +1,4 @@
-"""Why a workload or pod is where it is, or why it waits: from what the API shows and from planning it now."""
+"""Why a workload or pod is where it is, or why it waits: from the API and from planning it now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.whatif import cuts, words
+from kgwe.apps.whatif import cuts, holders, words
 from kgwe.apps.whatif.explanation import (
     Best,
     Change,
@@ -30,12 +30,12 @@ from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.client.client import Forbidden
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import counted, list_names
 from kgwe.placement.fleet.snapshot import list_gpus
 from kgwe.placement.planning import explain as pure
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.plan import Plan
-from kgwe.placement.refusal import Refusal
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -53,13 +53,14 @@ Kind = Literal["workload", "pod"]
 #: for kubectl: both kinds by their full names, because kubectl shows only one of two kinds of the same plural
 LISTED: Final = f"{resources.GPU_WORKLOAD.full_name},{resources.WARP_GPU_WORKLOAD.full_name},pods"
 
-# Others in front of it in the queue that are named.
+# Workloads ahead in the queue that are named.
 _AHEAD: Final = 5
 _SIMILAR: Final = 5
 _UNSEATED: Final = 8
 
-# Nodes that a summary names.
+# Nodes that a summary names: of a running workload, and of a possible place.
 _NAMED: Final = 16
+_NAMED_HERE: Final = 4
 
 
 def find(view: View, name: str, namespace: str, kind: Kind | None = None, group: str = "") -> Workload | core.Pod:
@@ -74,7 +75,7 @@ def find(view: View, name: str, namespace: str, kind: Kind | None = None, group:
     found = [w for w in workloads if w.meta.key == key]
     if len(found) > 1:
         names = " or ".join(sorted(f"gpuworkload.{w.kind.resource.group}/{name}" for w in found))
-        raise errors.Permanent(f"two GPUWorkloads are named {name!r} in namespace {namespace!r}: give {names}")
+        raise errors.Permanent(f"two GPUWorkloads are named {name!r} in namespace {namespace}: give {names}")
     if found:
         return found[0]
     if key in pods:
@@ -100,17 +101,17 @@ def _unreadable(view: View, namespace: str, kind: Kind | None, group: str) -> Fo
 
 
 def _not_found(name: str, namespace: str, kind: Kind | None, keys: list[str]) -> str:
-    what = {"workload": "GPUWorkload", "pod": "pod that has not ended", None: "GPUWorkload or pod that has not ended"}
-    text = f"no {what[kind]} {name!r} in namespace {namespace!r}"
+    what = {"workload": "GPUWorkload", "pod": "running or waiting pod", None: "GPUWorkload or running or waiting pod"}
+    text = f"no {what[kind]} named {name!r} in namespace {namespace}"
     elsewhere = sorted({key.partition("/")[0] for key in keys if key.partition("/")[2] == name})
     if elsewhere:
-        return f"{text}; there is one in {', '.join(elsewhere)}: add -n {elsewhere[0]}"
+        return f"{text}; namespace {', '.join(elsewhere)} has one: add -n {elsewhere[0]}"
     here = [key.partition("/")[2] for key in keys if key.startswith(f"{namespace}/")]
     similar = [each for each in here if each.startswith(name)][:_SIMILAR]
     similar = similar or difflib.get_close_matches(name, here, _SIMILAR)
     if similar:
         return f"{text}; did you mean {' or '.join(similar)}?"
-    return f"{text}; `kubectl get {LISTED} -n {namespace}` lists what is there"
+    return f"{text}; to list all: kubectl get {LISTED} -n {namespace}"
 
 
 def owner_of(view: View, subject: Workload | core.Pod) -> str:
@@ -146,7 +147,7 @@ def _workload(view: View, workload: Workload) -> Explanation:
     except errors.Permanent as exc:
         base = _with(base, problems=(*base.problems, str(exc)))
     if meta.deletionTimestamp is not None:
-        return _with(base, state="Deleting", summary="is being deleted")
+        return _with(base, state="Deleting", summary="being deleted")
     if run is not None and run.ended is None:
         return _running(view, workload, run, base)
     if workload.finished:
@@ -159,8 +160,8 @@ def ended(workload: Workload) -> str:
     status = workload.status
     when = f" at {status.completion_time}" if status.completion_time else ""
     if status.phase == Phase.SUCCEEDED:
-        return f"has succeeded{when}; nothing is held for it"
-    return f"has failed{when}: {status.message}; edit its spec to try again"
+        return f"succeeded{when}; it holds no GPUs"
+    return f"failed{when}: {status.message.rstrip('.')}. Edit its spec to try again"
 
 
 def status_placed(workload: Workload) -> Placed | None:
@@ -188,15 +189,19 @@ def _running(view: View, workload: Workload, run: Run, base: Explanation) -> Exp
         found = Placed(seats, details.domain, details.score, dict(details.parts), details.gb_per_s, reasons)
     problems = [*base.problems, *_seat_problems(view, seats)]
     if run.suspended:
-        problems.append(f"its {run.resource.kind} {run.meta.name} is suspended, and holds nothing")
+        resume = f"kubectl patch {run.resource.full_name} {run.meta.name} -n {run.meta.namespace}"
+        problems.append(
+            f"{run.resource.kind} {run.meta.name} is suspended and holds no GPUs. To resume:"
+            f' {resume} --type merge -p \'{{"spec":{{"suspend":false}}}}\''
+        )
     unplaced = run_state.find_unplaced(view.state, workload, run, pods)
     if unplaced is not None:
         problems.append(f"{unplaced.reason}: {unplaced.message}")
     running = sum(pod.status.phase == "Running" for pod in pods.values())
     state = "Running" if run_state.is_running(workload, run, pods) else "Placed"
     where = _where(seats)
-    summary = f"{running} of {run.pods} pods run, on {where}" if running else f"has its place on {where}"
-    summary += "; nothing is wrong" if not problems else ""
+    summary = f"{running} of {counted(run.pods, 'pod')} running on {where}" if running else f"placed on {where}"
+    summary += "; no problems found" if not problems else ""
     return _with(base, state=state, summary=summary, placed=found, problems=tuple(problems))
 
 
@@ -220,9 +225,7 @@ def _seat(view: View, seat: PlannedSeat, pod: str = "", phase: str = "") -> Seat
 
 def _where(seats: Iterable[Seat]) -> str:
     """Names of the nodes; of many, the first few and how many more."""
-    nodes = list(dict.fromkeys(seat.node for seat in seats))
-    more = f" and {counted(len(nodes) - _NAMED, 'more node')}" if len(nodes) > _NAMED else ""
-    return ", ".join(nodes[:_NAMED]) + more or "nowhere"
+    return list_names(list(dict.fromkeys(seat.node for seat in seats)), _NAMED) or "no node"
 
 
 def _seat_problems(view: View, seats: Iterable[Seat]) -> Iterator[str]:
@@ -236,7 +239,9 @@ def _seat_problems(view: View, seats: Iterable[Seat]) -> Iterator[str]:
         sick = view.state.reader.unhealthy_gpus(name)
         hit = [card for card in mine if sick >> card & 1]
         if hit:
-            yield f"node {name}: cards {', '.join(map(str, hit))} are unhealthy"
+            many = "GPUs" if len(hit) > 1 else "GPU"
+            verb = "are" if len(hit) > 1 else "is"
+            yield f"{many} {', '.join(map(str, hit))} on node {name} {verb} unhealthy"
 
 
 # --- pods ------------------------------------------------------------------------------------------------
@@ -255,7 +260,7 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
         warnings=view.warnings,
     )
     seat = view.state.seat_of(pod)
-    # A pod of ours may have no seat yet; its label says whose it is.
+    # A pod of a workload may have no seat yet; its label names the workload.
     workload = view.state.find_workload(seat[0] if seat is not None else meta.labels.get(metadata_keys.UID_LABEL, ""))
     if workload is not None and workload.meta.namespace == meta.namespace:
         return _of_workload(view, pod, workload, base)
@@ -263,18 +268,18 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
     if owner:
         return _member(view, pod, owner, base)
     if not is_gpu_pod(pod):
-        where = f"; it is on {pod.spec.nodeName}" if pod.spec.nodeName else ""
-        return _with(base, state="NotForKGWE", summary=f"asks for no GPUs, so KGWE has no say in where it goes{where}")
+        where = f" (on {pod.spec.nodeName})" if pod.spec.nodeName else ""
+        return _with(base, state="NotForKGWE", summary=f"requests no GPUs, so KGWE does not place it{where}")
     if pod.spec.nodeName:
         return _bound(view, pod, base)
     return _waiting(view, meta.uid, _with(base, state="Waiting"))
 
 
 def _of_workload(view: View, pod: core.Pod, workload: Workload, base: Explanation) -> Explanation:
-    """A pod of ours: its workload's explanation, and which seat of it this is."""
+    """A pod of a workload: the explanation of the workload, and where this pod is."""
     whole = _workload(view, workload)
     here = f"on {pod.spec.nodeName}" if pod.spec.nodeName else "not bound yet"
-    summary = f"{here}; belongs to GPUWorkload {workload.meta.key}, which {whole.summary}"
+    summary = f"{here}; belongs to GPUWorkload {workload.meta.key}: {whole.summary}"
     return _with(
         whole,
         kind=base.kind,
@@ -291,13 +296,13 @@ def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
     asks = words.asked(view.ask_of_pod(pod))
     known = effective_seats.effective_cards(view.state, pod)
     seats = (Seat(pod.spec.nodeName, tuple(list_gpus(known)), pod=pod.metadata.name, phase=pod.status.phase),)
-    unknown = () if known else ("which of its node's cards it has, nobody says: the device plugin chose them",)
+    unknown = () if known else ("GPU numbers unknown: the device plugin chose them",)
     problems = (*base.problems, *_seat_problems(view, seats))
     short = holding is not None and not view.fleet.is_fully_booked(pod.metadata.uid)
     if short:
-        problems += (f"node {pod.spec.nodeName} is not there, or has fewer GPUs than its pods hold",)
-    summary = f"is on {pod.spec.nodeName}, placed by {pod.spec.schedulerName or 'kube-scheduler'}"
-    summary += "" if problems else "; nothing is wrong"
+        problems += (f"node {pod.spec.nodeName} does not exist, or has fewer GPUs than its pods hold",)
+    summary = f"on {pod.spec.nodeName}, placed by {pod.spec.schedulerName or 'kube-scheduler'}"
+    summary += "" if problems else "; no problems found"
     return _with(
         base, state="Placed", summary=summary, asked=asks, placed=Placed(seats, why=unknown), problems=problems
     )
@@ -317,15 +322,15 @@ def _member(view: View, pod: core.Pod, owner: str, base: Explanation) -> Explana
         node = place.node if place is not None else "its node"
         seats = (Seat(node, tuple(list_gpus(place.gpus)) if place else (), pod=pod.metadata.name),)
         gated = (
-            "its gate is about to be taken away"
+            "its scheduling gate is being removed"
             if placement_annotations.is_gated(pod)
-            else "kube-scheduler is about to bind it"
+            else "kube-scheduler binds it next"
         )
         problems = (*base.problems, *_seat_problems(view, seats))
         return _with(
             base,
             state="Placed",
-            summary=f"has seat {number} on {node}; {gated}",
+            summary=f"seat {number} on {node}; {gated}",
             placed=Placed(seats),
             problems=problems,
         )
@@ -333,7 +338,7 @@ def _member(view: View, pod: core.Pod, owner: str, base: Explanation) -> Explana
 
 
 def gang_of(view: View, owner: str) -> Gang | None:
-    """The gang of that owner; None: there is none."""
+    """The gang of that owner; None if there is none."""
     group = view.gangs.group(owner)
     if group is None:
         return None
@@ -355,32 +360,37 @@ def gang_of(view: View, owner: str) -> Gang | None:
 
 def _waiting(view: View, owner: str, base: Explanation) -> Explanation:
     if owner in view.problems:
-        return _with(base, summary=f"waits: {view.problems[owner]}")
+        return _with(base, summary=f"waiting. {_sentence(view.problems[owner])}")
     ask = view.asks.get(owner)
     if ask is None:
-        return _with(base, summary="waits, and there is nothing to plan for it yet")
+        return _with(base, summary="waiting. It has no pods to place yet.")
     base = _with(base, asked=asked(view, ask), turn=turn(view, owner), cuts=cuts.lines(view.state.reader, ask))
     found = view.check_allowed(ask) or pure.explain(view.fleet, ask, evictable=view.evictable())
     if isinstance(found, Refusal):
-        return _with(base, summary=f"waits: {found.message}", waiting=refused(found))
+        return _with(base, summary=f"waiting. {_sentence(found.message)}", waiting=refused(found))
     if isinstance(found, Plan):
         return _fits(view, found, base)
-    return _with(base, summary=f"waits: {found.binding}", waiting=why(found))
+    waiting = msgspec.structs.replace(why(found), holders=holders.list_holders(view, found.nearest))
+    return _with(base, summary=f"waiting. {_sentence(found.binding)}", waiting=waiting)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def _fits(view: View, plan: Plan, base: Explanation) -> Explanation:
-    """There is room for it, and yet it waits."""
-    kept = any(word.reason == "HeldForOthers" for word in base.said)
-    hint = (
-        "the scheduler keeps that room for work that has waited longer; see what it says"
-        if kept
-        else "if it does not start within seconds, ask whether the scheduler runs and can write: kubectl get lease -n"
-        f" {names.SCHEDULER_LEASE_NAMESPACE} {names.SCHEDULER_LEASE}, and its log"
-    )
+    """There is room for it now, and it still waits."""
+    where = list_names(plan.nodes, _NAMED_HERE)
     ahead = base.turn.place - 1 if base.turn is not None else 0
-    first = f"{ahead} others are in front of it" if ahead else "it is the first in the queue"
-    where = ", ".join(plan.nodes[:4]) + (" …" if len(plan.nodes) > 4 else "")  # noqa: PLR2004 - fits a line
-    summary = f"waits, and there is room for it now on {where}; {first}"
+    if any(word.reason == Reason.HELD_FOR_OTHERS for word in base.said):
+        why_not = "That room is reserved for a workload with an earlier turn; see Last status"
+    elif ahead:
+        why_not = f"{counted(ahead, 'workload')} ahead of it in the queue may use that room first"
+    else:
+        why_not = "It is first in the queue and should start within seconds"
+    check = f"kubectl get lease -n {names.SCHEDULER_LEASE_NAMESPACE} {names.SCHEDULER_LEASE}"
+    hint = f"if it does not start within a minute, check that the scheduler runs ({check}) and read its log"
+    summary = f"waiting. The nodes listed just now have room for it ({where}). {why_not}."
     return _with(base, summary=summary, would_go=placed(view, plan), problems=(*base.problems, hint))
 
 
@@ -393,7 +403,7 @@ def placed(view: View, plan: Plan) -> Placed:
 
 
 def refused(found: Refusal) -> Waiting:
-    """A no that has nothing to do with room."""
+    """A refusal that does not depend on free capacity."""
     return Waiting(found.code, found.message, hopeless=not found.possible)
 
 
@@ -401,12 +411,13 @@ def why(found: Why) -> Waiting:
     refusal = found.refusal
     best = found.best
     if best is not None and not best.short:
-        best = None  # it is not room that it lacks there
+        best = None  # capacity is not what it lacks there
     return Waiting(
         reason=refusal.code,
         message=refusal.message,
         binding=found.binding,
-        hopeless=not refusal.possible,
+        hopeless=not refusal.possible or found.unmet is not None,
+        fix=found.unmet.fix if found.unmet is not None else "",
         best=None if best is None else Best(best.level, best.domain, best.room, best.needed, best.short),
         levels=tuple(look.describe() for look in found.looks),
         nodes=tuple(
@@ -433,7 +444,7 @@ def turn(view: View, owner: str) -> Turn | None:
 
 
 def words_of(conditions: Iterable[Condition]) -> Iterator[Word]:
-    """What the conditions of an object say."""
+    """The conditions of an object that have a reason or message."""
     for each in (condition for condition in conditions if condition.reason or condition.message):
         yield Word(each.type, each.status, each.reason, each.message, each.lastTransitionTime or "")
 

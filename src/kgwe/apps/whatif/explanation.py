@@ -33,7 +33,7 @@ class Placed(_Said, frozen=True):
 
 
 class NodeCount(_Said, frozen=True):
-    """Nodes that say the same."""
+    """Nodes that refuse a pod for the same reason."""
 
     verdict: str
     count: int
@@ -42,7 +42,7 @@ class NodeCount(_Said, frozen=True):
 
 
 class Best(_Said, frozen=True):
-    """Where it comes nearest."""
+    """The nearest place."""
 
     level: str
     domain: str
@@ -52,29 +52,42 @@ class Best(_Said, frozen=True):
 
 
 class Change(_Said, frozen=True):
-    """One change that starts it now."""
+    """One change that would start it."""
 
     kind: str
     text: str
     stops: tuple[str, ...] = ()
 
 
+class Holder(_Said, frozen=True):
+    """A workload that holds GPUs of the nearest place."""
+
+    name: str
+    gpus: float
+    until: str = ""
+    """When it is expected to end; empty: it declared no duration."""
+
+
 class Waiting(_Said, frozen=True):
-    """Why it has no place, found out just now."""
+    """Why it has no place, planned on the cluster as it was just listed."""
 
     reason: str
     message: str
     binding: str = ""
     hopeless: bool = False
-    """Whether waiting alone is in vain."""
+    """Whether it will not start by waiting."""
+    fix: str = ""
+    """What to change where no node meets a requirement."""
     best: Best | None = None
     levels: tuple[str, ...] = ()
     nodes: tuple[NodeCount, ...] = ()
     changes: tuple[Change, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    """Workloads that hold GPUs of the nearest place, the largest first."""
 
 
 class Turn(_Said, frozen=True):
-    """Its place among all that waits."""
+    """Its position among waiting workloads that could start."""
 
     place: int
     of: int
@@ -95,7 +108,7 @@ class Gang(_Said, frozen=True):
 
 
 class Word(_Said, frozen=True):
-    """What the object itself says: a condition."""
+    """A condition of the object."""
 
     type: str
     status: str

@@ -1,7 +1,7 @@
 """The explanation for a user who may read one namespace: from status, conditions and Events, without planning.
 
-Nodes and the pods of others decide where work can go. Without them nothing can be planned here; what the scheduler
-itself wrote about the workload is true all the same, and what is not visible is named.
+Planning needs all nodes and pods. Without them the explanation repeats what the scheduler wrote about the workload, and
+names what could not be read.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from kgwe.kube.api.meta import Condition
     from kgwe.kube.client.client import KubeClient
 
-#: said below every such explanation
+#: shown below every such explanation
 UNSEEN: Final = (
-    "nodes, pods of other namespaces and the queue: you may not list them in this cluster, so nothing was planned here"
-    " and this is what the scheduler and kube-scheduler wrote. With the ClusterRole kgwe-advisor (deploy/advisor.yaml)"
-    " explain plans on the whole cluster; kgwe-cluster-viewer (deploy/roles.yaml) shows GPUs, network and settings"
+    "nodes, pods of other namespaces and the queue: you may not list them, so this shows what the schedulers wrote."
+    " With the ClusterRole kgwe-advisor (deploy/advisor.yaml) explain plans on the whole cluster; kgwe-cluster-viewer"
+    " (deploy/roles.yaml) shows GPUs, network and settings"
 )
 _LATEST: Final = 8
 
@@ -64,7 +64,7 @@ async def events(client: KubeClient, subject: Workload | core.Pod) -> tuple[tupl
     try:
         body = await client.request("GET", f"/api/v1/namespaces/{meta.namespace}/events", params=params)
     except errors.Permanent as exc:
-        return (), f"events could not be read: {exc}"
+        return (), f"Events: {exc}"
     found = sorted(map(_happened, msgspec.json.decode(body, type=_Events).items), key=lambda each: each.last)
     return tuple(found[-_LATEST:]), ""
 
@@ -76,7 +76,7 @@ def _happened(event: _Event) -> Happened:
 
 
 def explain_limited(view: View, subject: Workload | core.Pod, happened: Sequence[Happened]) -> Explanation:
-    """What can be said without nodes; `view` was read from one namespace."""
+    """The explanation without nodes; `view` was read from one namespace."""
     told = _workload(view, subject) if isinstance(subject, Workload) else _pod(view, subject)
     problems = (*told.problems, *view.config_problems())
     return msgspec.structs.replace(told, events=tuple(happened), problems=problems, warnings=(UNSEEN, *view.warnings))
@@ -99,7 +99,7 @@ def _workload(view: View, workload: Workload) -> Explanation:
         problems=tuple(_troubles(status.conditions)),
     )
     if meta.deletionTimestamp is not None:
-        return msgspec.structs.replace(base, state="Deleting", summary="is being deleted")
+        return msgspec.structs.replace(base, state="Deleting", summary="being deleted")
     return base
 
 
@@ -109,10 +109,10 @@ def _summary(workload: Workload, running: int, pods: int) -> str:
         return explain.ended(workload)
     if status.node:
         where = status.nodes or status.node
-        return f"{running} of {pods} pods run, on {where}" if running else f"has its place on {where}"
+        return f"{running} of {pods} pods running on {where}" if running else f"placed on {where}"
     if status.phase:
-        return f"waits: {status.message}"
-    return "has no status yet: either it was created a moment ago, or no scheduler runs"
+        return f"waiting. {status.message}"
+    return "no status yet: it was created a moment ago, or no scheduler runs"
 
 
 def _asked(view: View, workload: Workload) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ def _asked(view: View, workload: Workload) -> tuple[str, ...]:
 
 
 def _placed(workload: Workload) -> Placed | None:
-    """The small kind says its node and no more."""
+    """The status of the gpu.warp.dev kind has only the node."""
     return Placed((Seat(workload.status.node),)) if workload.status.node else None
 
 
@@ -147,7 +147,7 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
     if workload is None:
         return base
     whole = _workload(view, workload)
-    summary = f"{base.summary}; belongs to {resources.GPU_WORKLOAD.kind} {workload.meta.key}, which {whole.summary}"
+    summary = f"{base.summary}; belongs to {resources.GPU_WORKLOAD.kind} {workload.meta.key}: {whole.summary}"
     return msgspec.structs.replace(
         whole, kind=base.kind, name=base.name, state=base.state, said=base.said, summary=summary
     )
@@ -155,8 +155,8 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
 
 def _pod_summary(pod: core.Pod, scheduled: Sequence[Condition]) -> str:
     if pod.spec.nodeName:
-        return f"is on {pod.spec.nodeName}"
+        return f"on {pod.spec.nodeName}"
     if not is_gpu_pod(pod):
-        return "asks for no GPUs, so KGWE has no say in where it goes"
+        return "requests no GPUs, so KGWE does not place it"
     said = next((each.message for each in scheduled if each.message), "")
-    return f"waits: {said}" if said else "waits; kube-scheduler has not looked at it yet"
+    return f"waiting. {said}" if said else "waiting. kube-scheduler has not tried to schedule it yet."

@@ -14,6 +14,7 @@ from kgwe.cluster.workload.owner import owner_of_holder
 from kgwe.kube.api import timestamp
 from kgwe.kube.client.informer import Change
 from kgwe.model.units import amounts
+from kgwe.model.units.phrasing import list_names
 from kgwe.placement.planning.explain import explain as planned
 from kgwe.placement.planning.plan import Plan
 from kgwe.placement.refusal import Refusal
@@ -76,7 +77,7 @@ class Scenario:
         for node, gpu_node in nodes:
             name = node.metadata.name
             if any(each.name == name for each in known.nodes()):
-                raise errors.Permanent(f"there is a node {name} already")
+                raise errors.Permanent(f"node {name} already exists")
             self.view.state.on_node(Change(name, None, node))
             if gpu_node is not None:
                 self.view.state.on_gpunode(Change(name, None, gpu_node))
@@ -125,7 +126,7 @@ class Scenario:
         return owner in uids or any(pod.metadata.uid in uids for pod in self.view.state.owners.pods(owner))
 
     def again(self, owner: str) -> None:
-        """Work that is there already, placed anew as if it held nothing."""
+        """Plan a workload that exists as if it held nothing."""
         view = self.view
         workload = view.state.find_workload(owner)
         for pod in view.state.owners.pods(owner):
@@ -154,19 +155,19 @@ class Scenario:
         view = self.view
         base = Explanation(kind="", namespace="", name=view.state.owners.title(owner), state="Waiting", summary="")
         if owner in view.problems:
-            return msgspec.structs.replace(base, summary=f"would wait: {view.problems[owner]}")
+            return msgspec.structs.replace(base, summary=f"would wait. {view.problems[owner]}")
         ask = self._changed(view.asks[owner])
         turn = explain.turn(view, owner)
         base = msgspec.structs.replace(base, asked=explain.asked(view, ask), turn=turn)
         found = view.check_allowed(ask) or planned(view.fleet, ask, evictable=view.evictable())
         if isinstance(found, Refusal):
-            return msgspec.structs.replace(base, summary=f"would wait: {found.message}", waiting=explain.refused(found))
+            return msgspec.structs.replace(base, summary=f"would wait. {found.message}", waiting=explain.refused(found))
         if not isinstance(found, Plan):
-            return msgspec.structs.replace(base, summary=f"would wait: {found.binding}", waiting=explain.why(found))
+            return msgspec.structs.replace(base, summary=f"would wait. {found.binding}.", waiting=explain.why(found))
         view.state.ledger.commit_plan(
             owner, _wanted(found), found.grants, [seat.node for seat in found.seats], extend=True
         )
-        where = ", ".join(found.nodes[:4]) + (" …" if len(found.nodes) > 4 else "")  # noqa: PLR2004 - fits a line
+        where = list_names(found.nodes, 4)
         return msgspec.structs.replace(
             base, state="WouldStart", summary=f"would start on {where}", would_go=explain.placed(view, found)
         )

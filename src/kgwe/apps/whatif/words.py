@@ -1,10 +1,10 @@
-"""An explanation for people, and what work asks for in words."""
+"""An explanation as text, and a request in words."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import counted, format_bytes, format_cores, format_number
 from kgwe.placement.fleet.node import Preference, SpotPolicy
 from kgwe.placement.gang.request import Hardware
 from kgwe.placement.planning.reasons import describe_request
@@ -13,27 +13,38 @@ from kgwe.placement.pod.wording import describe_gpus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kgwe.apps.whatif.explanation import Explanation, Gang, Happened, NodeCount, Placed, Seat, Turn, Waiting, Word
+    from kgwe.apps.whatif.explanation import (
+        Best,
+        Explanation,
+        Gang,
+        Happened,
+        Holder,
+        NodeCount,
+        Placed,
+        Seat,
+        Turn,
+        Waiting,
+        Word,
+    )
     from kgwe.apps.whatif.scenario import WhatIf
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.gang.request import GangRequest
     from kgwe.placement.planning.ask import Ask
 
-_GIB: Final = 1 << 30
-# Seats that are listed one by one; of more the nodes are counted.
+# Seats that are listed one by one; more are counted by node.
 _LISTED: Final = 16
 _SPOT: Final = {
     SpotPolicy.REQUIRE: "on spot nodes only",
-    SpotPolicy.AVOID: "off spot nodes where other nodes are good enough",
+    SpotPolicy.AVOID: "avoids spot nodes where other nodes are good enough",
 }
 _HARDWARE: Final = {
     Hardware.SAME: "all on one GPU model and CPU architecture",
     Hardware.ANY: "GPU models and CPU architectures may be mixed",
 }
 _LIMITS: Final = {
-    "max_nodes_per_leaf": "at most {} nodes per leaf",
-    "max_gpus_per_leaf": "at most {} GPUs per leaf",
-    "max_pods_per_node": "at most {} pods per node",
+    "max_nodes_per_leaf": ("node", "leaf"),
+    "max_gpus_per_leaf": ("GPU", "leaf"),
+    "max_pods_per_node": ("pod", "node"),
 }
 
 
@@ -41,7 +52,7 @@ _LIMITS: Final = {
 
 
 def asked(ask: Ask, whole: Ask | None = None) -> tuple[str, ...]:
-    """What work asks for; `whole`: the same, divided among pods."""
+    """What a workload asks for; `whole`: the same, divided among pods."""
     if ask.gang is None:
         parts = f", as {describe_request(whole)}" if whole is not None and whole.pods != ask.pods else ""
         lines = [describe_request(ask) + parts, *_of_pod(ask.request)]
@@ -50,9 +61,9 @@ def asked(ask: Ask, whole: Ask | None = None) -> tuple[str, ...]:
     lines += _nearness(ask)
     if ask.strategy:
         lines.append(f"strategy {ask.strategy}")
-    lines.append(f"priority {ask.priority}" + (", may be preempted" if ask.preemptible else ""))
+    lines.append(f"priority {ask.priority}" + (", preemptible" if ask.preemptible else ""))
     if ask.expected_s:
-        lines.append(f"runs about {ask.expected_s:.0f} s")
+        lines.append(f"expected to run {ask.expected_s:.0f} s")
     return tuple(lines)
 
 
@@ -65,15 +76,15 @@ def _role(name: str, replicas: int, least: int, request: Request) -> str:
 
 def _of_pod(request: Request) -> Iterator[str]:
     if request.cpu_milli or request.memory_bytes:
-        yield f"{request.cpu_milli / 1000:g} CPU and {request.memory_bytes / _GIB:.0f} GiB per pod"
+        yield f"{format_cores(request.cpu_milli)} and {format_bytes(request.memory_bytes)} of memory per pod"
     if request.model:
-        yield f"model {request.model}"
+        yield f"GPU model {request.model}"
     if request.architecture:
-        yield f"architecture {request.architecture}"
+        yield f"GPU architecture {request.architecture}"
     if request.min_memory_gb:
-        yield f"at least {request.min_memory_gb} GB of GPU memory"
+        yield f"at least {request.min_memory_gb} GB of memory per GPU"
     if request.preference is not Preference.NONE:
-        yield f"wiring {request.preference}"
+        yield f"GPU connection {request.preference}"
     if request.min_bandwidth_gbps:
         yield f"at least {request.min_bandwidth_gbps:g} GB/s between its GPUs"
     if request.spot in _SPOT:
@@ -97,9 +108,9 @@ def _nearness(ask: Ask) -> Iterator[str]:
     hardware = getattr(near, "hardware", Hardware.PREFER_SAME)
     if hardware in _HARDWARE and (ask.gang is not None or ask.pods > 1 or ask.divisible):
         yield _HARDWARE[hardware]
-    for field, words in _LIMITS.items():
+    for field, (noun, place) in _LIMITS.items():
         if most := getattr(near, field):
-            yield words.format(most)
+            yield f"at most {counted(most, noun)} per {place}"
     roles = ask.gang.roles if ask.gang is not None else (ask.nearness,)
     for segment in (each for role in roles for each in role.segments):
         yield f"groups of {segment.size or 'all'} in one {segment.level}"
@@ -115,39 +126,43 @@ def text(told: Explanation) -> str:
 def what_if(told: WhatIf) -> str:
     lines = [f"Assumed: {', '.join(told.changes) or 'the cluster as it is'}"]
     gpus = told.gpus
-    lines.append(f"  nodes that take work: {gpus.nodes}; {gpus.free} of their {gpus.cards} GPUs are free")
+    lines.append(f"  schedulable nodes: {gpus.nodes}; {gpus.free} of their {counted(gpus.cards, 'GPU')} free")
     if told.displaced:
-        lines.append(f"  loses its place: {', '.join(told.displaced)}")
+        lines.append(f"  displaced: {', '.join(told.displaced)}")
     if told.ignored:
-        lines.append(f"  has no say in where anything goes: {', '.join(told.ignored)}")
+        lines.append(f"  ignored (does not affect placement): {', '.join(told.ignored)}")
     for result in told.results:
         lines += ["", *_lines(result)]
-    lines += [f"not read: {warning}" for warning in told.warnings]
+    lines += [f"Not read: {warning}" for warning in told.warnings]
     return "\n".join(lines) + "\n"
 
 
 def _lines(told: Explanation) -> Iterator[str]:
+    """The problem first, then the nearest place and what would help, then the rest."""
     title = f"{told.kind} {told.namespace}/{told.name}" if told.kind else told.name
     yield f"{title}: {told.summary}"
-    yield from _block("asked for", told.asked)
-    if told.placed is not None:
-        yield from _placed(told.placed, "placed on")
+    yield from _block("Problems", told.problems)
     if told.waiting is not None:
         yield from _waiting(told.waiting)
-    if told.would_go is not None:
-        yield from _placed(told.would_go, "would go to")
-    yield from _block("MIG", told.cuts)
     if told.gang is not None:
-        yield from _gang(told.gang)
+        yield from _block("Gang", _gang(told.gang))
+    if told.placed is not None:
+        yield from _placed(told.placed, "Placed on")
+    if told.would_go is not None:
+        yield from _placed(told.would_go, "Would go to")
+    yield from _block("MIG", told.cuts)
+    yield from _block("Asked for", told.asked)
+    if told.waiting is not None:
+        yield from _block("Nodes", [_count(each) for each in told.waiting.nodes])
+        yield from _block("Levels", told.waiting.levels)
     if told.turn is not None:
-        yield from _block("queue", _turn(told.turn))
+        yield from _block("Queue", _turn(told.turn))
     if told.estimated_start is not None:
         p50, p90 = told.estimated_start
-        yield from _block("may start", [f"by {p50} (even chances), by {p90} (nine in ten)"])
-    yield from _block("it says", [_said(each) for each in told.said])
-    yield from _block("events", [_happened(each) for each in told.events])
-    yield from _block("wrong", told.problems)
-    yield from _block("not read", told.warnings)
+        yield from _block("May start", [f"by {p50} (50 % likely), by {p90} (90 % likely)"])
+    yield from _block("Last status", [_said(each) for each in told.said])
+    yield from _block("Events", [_happened(each) for each in told.events])
+    yield from _block("Not read", told.warnings)
 
 
 def _said(word: Word) -> str:
@@ -183,47 +198,61 @@ def _placed(placed: Placed, title: str) -> Iterator[str]:
     if placed.gb_per_s:
         facts.append(f"{placed.gb_per_s:.1f} GB/s")
     yield from _block("", ["; ".join(facts)] if facts else [])
-    yield from _block("why there", placed.why)
+    yield from _block("Why there", placed.why)
 
 
 def _seat(seat: Seat) -> str:
-    cards = f" cards {','.join(map(str, seat.cards))}" if seat.cards else ""
+    many = "GPUs" if len(seat.cards) > 1 else "GPU"
+    cards = f" {many} {','.join(map(str, seat.cards))}" if seat.cards else ""
     pod = f" ({seat.pod}{', ' + seat.phase if seat.phase else ''})" if seat.pod else ""
     return f"{seat.node}{cards}{pod}"
 
 
 def _waiting(waiting: Waiting) -> Iterator[str]:
-    yield from _block("binds", [f"{waiting.reason}: {waiting.binding or waiting.message}"])
-    if waiting.best is not None:
-        best = waiting.best
-        where = best.level if best.domain in ("", best.level) else f"{best.level} {best.domain}"
-        yield from _block("best", [f"{where} has room for {best.room} of {best.needed}, {best.short} short"])
-    yield from _block("levels", waiting.levels)
-    yield from _block("nodes", [_count(each) for each in waiting.nodes])
+    yield from _block("Blocked by", [f"{waiting.reason}: {waiting.message}"])
+    if waiting.best is not None and not waiting.fix:
+        yield from _block("Nearest", [_best(waiting.best), *map(_holder, waiting.holders)])
+    elif waiting.holders:
+        yield from _block("Nearest", map(_holder, waiting.holders))
     if waiting.hopeless:
-        yield from _block("never", ["waiting does not help: it would not start even if nothing else ran"])
+        fix = f" {waiting.fix}." if waiting.fix else ""
+        yield f"  Will not start by waiting.{fix}"
     if waiting.changes:
-        yield "  any one of these starts it now:"
+        yield "  Would help (any one of these starts it on the nodes as listed just now):"
         yield from (f"    - {change.text}" for change in waiting.changes)
-    else:
-        yield "  no single change that was tried starts it now"
+    elif not waiting.fix:
+        help_text = "wait, or free capacity" if not waiting.hopeless else "change the request or the nodes"
+        yield f"  Would help   {help_text}: no single change that was tried starts it"
+
+
+def _best(best: Best) -> str:
+    where = best.level if best.domain in ("", best.level) else f"{best.level} {best.domain}"
+    if best.level == "node":
+        return f"{where}: {best.room} of {best.needed} free, {best.short} short"
+    return f"{where}: {best.room} of {counted(best.needed, 'pod')} fit, {best.short} short"
+
+
+def _holder(holder: Holder) -> str:
+    until = f"until about {holder.until}" if holder.until else "end unknown: it declares no duration"
+    gpus = format_number(holder.gpus)
+    return f"{holder.name} holds {gpus} {'GPU' if holder.gpus <= 1 else 'GPUs'} ({until})"
 
 
 def _count(each: NodeCount) -> str:
-    named = ", ".join(each.examples) + (", …" if each.count > len(each.examples) else "")
     role = f"{each.role}: " if each.role else ""
-    return f"{role}{each.count} {each.verdict} ({named})"
+    more = f" +{each.count - len(each.examples)}" if each.count > len(each.examples) else ""
+    return f"{role}{each.count} {each.verdict} ({', '.join(each.examples)}{more})"
 
 
 def _gang(gang: Gang) -> Iterator[str]:
-    lacking = f", {gang.missing} still to come" if gang.missing else ""
-    words = [f"{gang.name} ({gang.dialect}): {counted(gang.members, 'pod')} there, {gang.seated} with a seat{lacking}"]
+    missing = f", {gang.missing} missing" if gang.missing else ""
+    yield f"{gang.name} ({gang.dialect}): {counted(gang.members, 'pod')} created, {gang.seated} placed{missing}"
     if gang.problem:
-        words.append(gang.problem)
+        yield gang.problem
     if gang.waits_for:
-        words.append(f"without a seat: {', '.join(gang.waits_for)}")
-    yield from _block("gang", words)
+        yield f"not placed: {', '.join(gang.waits_for)}"
 
 
 def _turn(turn: Turn) -> Iterator[str]:
-    yield f"number {turn.place} of {turn.of} that wait" + (f", after {', '.join(turn.ahead)}" if turn.ahead else "")
+    after = f", after {', '.join(turn.ahead)}" if turn.ahead else ""
+    yield f"position {turn.place} of {turn.of} waiting workloads that could start{after}"

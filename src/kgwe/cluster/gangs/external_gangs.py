@@ -10,6 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from kgwe import errors
+from kgwe.cluster import names
 from kgwe.cluster.gangs import plain_pods
 from kgwe.cluster.gangs.drained_seats import DrainedSeats
 from kgwe.cluster.gangs.gang_group import Group
@@ -321,9 +322,9 @@ class ExternalGangs:
             # A queued pod without its gate: kube-scheduler gets the answer for a plain pod.
             return None
         if group.problem:
-            return f"kgwe: gang waits: {group.problem}"
+            return f"kgwe: {names.GANG_WAITING}: {group.problem}"
         refusal = self._leadership.actions.find_refusal(self._table.owners[uid])
-        return f"kgwe: gang waits: {refusal.message if refusal else 'being planned'}"
+        return f"kgwe: {names.GANG_WAITING}: {refusal.message if refusal else 'being planned'}"
 
     def seat(self, uid: str) -> Seat | None:
         """(owner, number) of the pod's seat."""

@@ -101,7 +101,7 @@ class Group:
         self.lacking = 0 if self.plain is None else self.plain.least - found.all.total()
 
     def say_lacking(self) -> None:
-        self.problem = f"{counted(self.lacking, 'more pod')} of {self.key.title} to come"
+        self.problem = f"gang {self.key.title} incomplete: waiting for {counted(self.lacking, 'more pod')}"
 
     @property
     def unseated(self) -> list[core.Pod]:

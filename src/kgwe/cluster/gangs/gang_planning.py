@@ -94,7 +94,7 @@ class GangPlanning:
         except Exception as exc:  # noqa: BLE001 - reported; the gang is looked at again when one of its pods changes
             self._report_error("gang", owner, exc)
             if (group := self._groups.get(owner)) is not None:
-                group.problem = f"InternalError: looking at it failed with {exc!r}"
+                group.problem = f"InternalError: reading the gang failed with {exc!r}"
             self._leadership.actions.withdraw_request(owner)
 
     # --- what is requested ------------------------------------------------------------------------------
@@ -123,7 +123,9 @@ class GangPlanning:
         group.note_missing(members, there)
         if lacking := dialects.count_missing(members, there):
             said = next((member.problem.words for _, member in members if member.problem), "")
-            self._withdraw_request(owner, group, said or f"{counted(lacking, 'more pod')} of {group.key.title} to come")
+            self._withdraw_request(
+                owner, group, said or f"gang {group.key.title} incomplete: waiting for {counted(lacking, 'more pod')}"
+            )
             return
         partial = self._find_partial(owner, group) if there.placed or group.seats else None
         if partial is not None:

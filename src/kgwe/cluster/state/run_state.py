@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe.cluster.workload import placement_annotations, scheduler_policy
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import counted, list_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,12 +73,14 @@ def find_unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mappi
     live = [pod for pod in pods.values() if pod.metadata.deletionTimestamp is None]
     waiting = [pod for pod in live if not pod.spec.nodeName]
     if not run.seats:
-        return Unplaced(PLACE_LOST, "the annotation with its plan is missing or malformed")
+        return Unplaced(
+            PLACE_LOST, f"annotation {placement_annotations.PLAN_ANNOTATION} missing or invalid; re-planning"
+        )
     if lost := _find_lost_nodes(state, workload, run):
         # The next plan sees for itself what these nodes have, and may use them again as soon as they can.
         return Unplaced(
             PLACE_LOST,
-            f"planned nodes no longer usable: {', '.join(sorted(lost))} (deleted, unschedulable, or too few free GPUs)",
+            f"planned nodes no longer usable: {list_names(sorted(lost))} (deleted, cordoned, or too few free GPUs)",
         )
     for pod in waiting:
         if (said := scheduler_refusal(pod)) is not None:
@@ -88,7 +90,9 @@ def find_unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mappi
     if waiting:
         gated = any(placement_annotations.is_gated(pod) for pod in waiting)
         text = (
-            "its pods wait for their seats" if gated else "no scheduler has taken its pod; is spec.schedulerName right?"
+            "its pods are gated until they are assigned"
+            if gated
+            else "no scheduler picked up its pod; check spec.schedulerName"
         )
         return Unplaced(NOT_SCHEDULED, text)
     if run.made >= run.pods or len(pods) + len(run.done) >= run.pods:
@@ -96,16 +100,18 @@ def find_unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mappi
     if missing := scheduler_policy.missing_class(workload, state.priority_classes):
         return Unplaced(PODS_NOT_CREATED, missing, is_certain=True)
     kind, name = run.resource.kind, run.meta.name
-    advice = f"`kubectl describe {run.resource.full_name} {name} -n {run.meta.namespace}` says why (a quota, a policy)"
-    return Unplaced(PODS_NOT_CREATED, f"its {kind} could not make all its pods; {advice}")
+    advice = (
+        f"see `kubectl describe {run.resource.full_name} {name} -n {run.meta.namespace}` (quota or admission policy?)"
+    )
+    return Unplaced(PODS_NOT_CREATED, f"{kind} created {run.made} of {counted(run.pods, 'pod')}; {advice}")
 
 
 def describe_scale(run: Run, lacking: int) -> tuple[str, str] | None:
     """Reason and message when a run has fewer pods than were planned because a user scaled it."""
     if run.is_scaled_down:
-        return SCALED_DOWN, f"its {run.resource.kind} is scaled to {run.at_once} of {counted(len(run.seats), 'pod')}"
+        return SCALED_DOWN, f"{run.resource.kind} is scaled to {run.at_once} of {counted(len(run.seats), 'pod')}"
     if lacking:
-        return NO_ROOM_TO_SCALE, f"no room yet for {lacking} of {counted(len(run.seats), 'pod')} that it is scaled to"
+        return NO_ROOM_TO_SCALE, f"scaled up, but no room yet for {lacking} of {counted(len(run.seats), 'pod')}"
     return None
 
 

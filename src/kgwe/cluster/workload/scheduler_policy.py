@@ -57,16 +57,16 @@ def missing_class(workload: Workload, classes: Mapping[str, int]) -> str:
     """
     if not classes or not workload.priority_class or workload.priority_class in classes:
         return ""
-    return f"PriorityClass {workload.priority_class} does not exist: pods that name it cannot be created"
+    return f"PriorityClass {workload.priority_class} does not exist. Create it, or change priorityClassName."
 
 
 def priority_note(workload: Workload) -> str:
     """What a user should know about a priority that counts for less than it says; empty: it counts in full."""
     if workload.priority >= workload.asked_priority:
         return ""
-    counts = f"spec.priority {workload.asked_priority} counts as {workload.priority}"
+    counts = f"spec.priority {workload.asked_priority} is capped to {workload.priority}"
     if workload.kind is WARP:
-        return f"{counts}: that is maxUnprivilegedPriority of the SchedulerConfig, the highest for this kind"
+        return f"{counts} (maxUnprivilegedPriority of the SchedulerConfig)"
     return (
         f"{counts}: a priority above maxUnprivilegedPriority of the SchedulerConfig needs a PriorityClass of at least"
         " that value in podTemplate.spec.priorityClassName"
@@ -136,7 +136,7 @@ def _tighter_limit(one: int, other: int) -> int:
 def check_allowed(ask: Ask, config: SchedulerConfig | None) -> Refusal | None:
     """Why the settings do not let it be planned at all."""
     if ask.request.gpus.slices and not spec_of(config).enableMIGSupport:
-        message = "MIG slices are switched off: set enableMIGSupport in the SchedulerConfig, or ask for whole GPUs"
+        message = "MIG is disabled. Set enableMIGSupport in the SchedulerConfig, or ask for whole GPUs."
         return Refusal(Reason.INVALID, message, possible=False)
     return None
 

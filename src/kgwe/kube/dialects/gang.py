@@ -116,7 +116,7 @@ def _gang(members: Members, request_of: Callable[[core.Pod], Request], found: Pr
     size: Size = _same(key, "size", [member.size for _, member in speaking])
     _check_count(key, len(waiting) + len(placed), size, presence.count_missing(members, found))
     if not waiting:
-        raise Unreadable(f"all pods of gang {key.title} have their nodes")
+        raise Unreadable(f"all pods of gang {key.title} are bound")
     started = found.started
     roles = {role: least - started[role] for role, least in presence.read_roles(waiting).items()}
     pods = parts.split_roles(waiting, roles, request_of)
@@ -160,11 +160,11 @@ def _checked(members: Members, speaking: Members) -> Key:
 
 def _check_count(key: Key, alive: int, size: Size, lacking: int) -> None:
     if lacking:
-        raise Unreadable(f"gang {key.title} waits for {lacking} more of {size.least} pods", waits=True)
+        raise Unreadable(f"gang {key.title} incomplete: waiting for {lacking} more of {size.least} pods", waits=True)
     if size.most and alive > size.most:
         raise Unreadable(
-            f"{alive} pods say they belong to gang {key.title}, which has {size.most}: wait for old ones to go, "
-            "or give one of two gangs another name",
+            f"{alive} pods belong to gang {key.title}, whose size is {size.most}: delete the old pods, or rename one "
+            "of two gangs of this name",
             waits=True,
         )
 
@@ -183,7 +183,7 @@ def _required(key: Key, found: list[parts.Part], required: str) -> str:
         shared = {(part.together, part.whole) for part in found}
         if len(shared) > 1:
             raise Unreadable(
-                f"some roles of gang {key.title} want to share a domain and others do not: give all of them the same "
+                f"some roles of gang {key.title} share a domain and others do not: give all roles the same "
                 "podset-group-name and required topology"
             )
         alike = True

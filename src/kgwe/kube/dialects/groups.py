@@ -45,8 +45,8 @@ class Groups:
         found = self.find(namespace, name, *kinds)
         if found is None:
             kind = kinds[0]
-            why = "" if any(each in self._stores for each in kinds) else ", which this cluster does not serve"
-            raise Unreadable(f"waits for {kind.kind} {namespace}/{name} of {kind.group}{why}", waits=True)
+            why = "" if any(each in self._stores for each in kinds) else ", and this cluster does not serve that kind"
+            raise Unreadable(f"{kind.kind} {namespace}/{name} of {kind.group} does not exist{why}", waits=True)
         return found
 
     def all(self, kind: Resource[Any]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Why work has no place now, as far as it can be told: what binds, how near it comes, and what would start it.
+"""Why a workload has no place now: the problem, the nearest place, and single changes that would start it.
 
 Every suggestion is one change, planned again on the current snapshot: `kgwe.placement.planning.diagnosis` has those of
 gangs, and two more are tried here for whole GPUs in one pod: fewer of them, and the same number divided among several
@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe import errors
+from kgwe.model.units.phrasing import counted, format_number
+from kgwe.placement.gang.request import NODE, NVLINK
 from kgwe.placement.planning import planner
+from kgwe.placement.planning.changes import describe_domain
 from kgwe.placement.planning.diagnosis import Diagnosis
 from kgwe.placement.planning.plan import Plan
+from kgwe.placement.planning.unmet import find_unmet
+from kgwe.placement.pod import wording
 from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.shortage import Shortage
 from kgwe.placement.refusal import Refusal
@@ -23,12 +28,14 @@ from kgwe.placement.refusal import Refusal
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from kgwe.model.network.domains import Tree
     from kgwe.placement.disruption.preemption import Evictable
     from kgwe.placement.disruption.running import Victim
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.gang.plan import LevelReport
     from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.plan import FleetView
+    from kgwe.placement.planning.unmet import Unmet
     from kgwe.placement.pod.fit import Fitter
 
 #: nodes named for each status
@@ -37,7 +44,7 @@ EXAMPLES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Nodes that say the same."""
+    """Nodes that refuse a pod for the same reason."""
 
     verdict: FitStatus
     count: int
@@ -46,7 +53,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Where the work comes nearest to having room."""
+    """The place that comes nearest to holding the workload."""
 
     level: str
     domain: str
@@ -70,20 +77,24 @@ class Change:
 
 @dataclass(frozen=True)
 class Why:
-    """None of it has a place now."""
+    """Why it has no place now."""
 
     refusal: Refusal
-    #: the constraint that binds, in words
+    #: the problem, as a sentence without its full stop
     binding: str
     best: Best | None
     looks: tuple[LevelReport, ...]
     #: by role; one that has no name when there is only one
     nodes: dict[str, tuple[Nodes, ...]]
     changes: tuple[Change, ...]
+    #: the requirement that no node meets even when empty
+    unmet: Unmet | None = None
+    #: nodes of the nearest place
+    nearest: tuple[str, ...] = ()
 
 
 class _NoChance:
-    """For work that asks for a place at random: any is as good."""
+    """For the strategy `random`: any choice is as good."""
 
     def randrange(self, _: int, /) -> int:
         return 0
@@ -93,7 +104,7 @@ NO_CHANCE: Final = _NoChance()
 
 
 def explain(fleet: FleetView, ask: Ask, *, evictable: Evictable | None = None) -> Plan | Why:
-    """Where all of it would go now, or why it goes nowhere. `evictable`: what could be stopped for it."""
+    """Where all of it would go now, or why it fits nowhere. `evictable`: running workloads that may be evicted."""
     found = planner.make_plan(fleet, ask, rng=NO_CHANCE, evictable=evictable)
     if isinstance(found, Plan):
         return found
@@ -102,21 +113,46 @@ def explain(fleet: FleetView, ask: Ask, *, evictable: Evictable | None = None) -
         proof = found.detail
         best = Best(proof.level, proof.domain, proof.room, proof.needed)
         changes = tuple(_changes(proof))
-        return Why(found, proof.binding_constraint, best, proof.level_reports, _nodes(fleet.fitter, whole), changes)
+        return Why(
+            found,
+            proof.binding_constraint,
+            best,
+            proof.level_reports,
+            _nodes(fleet.fitter, whole),
+            changes,
+            proof.unmet,
+            () if proof.unmet else _list_domain(fleet.tree, proof.level, proof.domain),
+        )
     if not isinstance(found.detail, Shortage):
-        return Why(found, found.message, None, (), {}, ())
+        return Why(found, found.message.rstrip("."), None, (), {}, ())
+    unmet = find_unmet(fleet.fitter, whole.request)
     return Why(
         found,
-        _binding(found, len(fleet.snapshot)),
+        unmet.problem if unmet else _describe_shortage(fleet.fitter, whole.request, found.detail),
         _nearest(whole, found.detail),
         (),
         _nodes(fleet.fitter, whole),
         (*_alone(fleet, whole, evictable), *_fewer(fleet, whole), *_divided(fleet, ask)),
+        unmet,
+        () if unmet else (found.detail.name,),
     )
 
 
-def saying(fitter: Fitter, request: Request, examples: int = EXAMPLES) -> tuple[Nodes, ...]:
-    """What the nodes say to a pod, the most frequent first."""
+def _list_domain(tree: Tree, level: str, domain: str) -> tuple[str, ...]:
+    """Nodes of a domain; all nodes for a level that the network does not have."""
+    if level == NODE:
+        return (domain,)
+    for each in tree.levels:
+        if each.name == level and domain in each.names:
+            return tree.nodes[each.nodes(each.names.index(domain))]
+    if level == NVLINK and domain in tree.nvlink_names:
+        number = tree.nvlink_names.index(domain)
+        return tuple(name for name, at in zip(tree.nodes, tree.nvlink_of.tolist(), strict=True) if at == number)
+    return tree.nodes
+
+
+def count_nodes(fitter: Fitter, request: Request, examples: int = EXAMPLES) -> tuple[Nodes, ...]:
+    """Nodes by their status for a pod, the most frequent first."""
     codes = fitter.check_nodes(request)
     names = fitter.snapshot.nodes
     found = []
@@ -129,8 +165,8 @@ def saying(fitter: Fitter, request: Request, examples: int = EXAMPLES) -> tuple[
 def _nodes(fitter: Fitter, ask: Ask) -> dict[str, tuple[Nodes, ...]]:
     if ask.gang is None or len(ask.gang.roles) == 1:
         request = ask.request if ask.gang is None else ask.gang.roles[0].request
-        return {"": saying(fitter, request)}
-    return {role.name: saying(fitter, role.request) for role in ask.gang.roles}
+        return {"": count_nodes(fitter, request)}
+    return {role.name: count_nodes(fitter, role.request) for role in ask.gang.roles}
 
 
 def _changes(proof: Diagnosis) -> Iterator[Change]:
@@ -145,11 +181,20 @@ def _stopped(victims: Sequence[Victim]) -> tuple[str, ...]:
 # --- one pod ---------------------------------------------------------------------------------------------
 
 
-def _binding(found: Refusal, nodes: int) -> str:
-    if not found.possible:
-        return "no node could hold it, even with nothing running"
-    reason, count = next(iter(found.counts.items()))
-    return f"{count} of {nodes} nodes say {reason}, and none of the others fits either"
+def _describe_shortage(fitter: Fitter, request: Request, near: Shortage) -> str:
+    """`No node has 8 free GPUs`, `The only node that could run it, n1, has 2 of 8 GPUs free`."""
+    could = np.flatnonzero(fitter.check_empty_nodes(request) == FitStatus.FITS)
+    best = wording.describe_nearest(request, near)
+    if len(could) == 1:
+        return f"The only node that could run it is full: {best}"
+    wanted = wording.describe_gpus(request.gpus)
+    free = {FitStatus.SHARE_TAKEN: f"a free share of {wanted}", FitStatus.NO_SLICE: f"{wanted} free"}
+    if near.verdict in (FitStatus.CPU, FitStatus.MEMORY, FitStatus.PODS):
+        lacks = wording.describe_status(near.verdict, request.gpus)
+        return f"No node with enough free GPUs has the rest: the nearest has {lacks}, {best}"
+    if near.verdict is FitStatus.WIRING:
+        return f"Enough GPUs are free on {near.name}, but they are not connected as required"
+    return f"None of the {len(could)} nodes that could run it has {free.get(near.verdict, f'{wanted} free')} now"
 
 
 def _nearest(ask: Ask, near: Shortage) -> Best:
@@ -159,7 +204,7 @@ def _nearest(ask: Ask, near: Shortage) -> Best:
 
 
 def _alone(fleet: FleetView, ask: Ask, evictable: Evictable | None) -> Iterator[Change]:
-    """What is tried for gangs, for a gang of one."""
+    """The changes that are tried for gangs, for a gang of one pod."""
     try:
         found = fleet.gangs.plan(planner.gang_request(ask), evictable=evictable)
     except errors.Permanent:
@@ -174,7 +219,8 @@ def _fewer(fleet: FleetView, ask: Ask) -> Iterator[Change]:
         fewer = replace(ask, request=replace(ask.request, gpus=replace(gpus, count=count)), divisible=False)
         plan = planner.make_plan(fleet, fewer, rng=NO_CHANCE, explain=False)
         if isinstance(plan, Plan):
-            yield Change("FewerGPUs", f"ask for {count} of the {gpus.count} GPUs ({plan.nodes[0]} has them)")
+            text = f"ask for {counted(count, 'GPU')} instead of {gpus.count} ({plan.nodes[0]} has them free)"
+            yield Change("FewerGPUs", text)
             return
 
 
@@ -188,7 +234,7 @@ def _divided(fleet: FleetView, ask: Ask) -> Iterator[Change]:
         parts = replace(ask, request=request, pods=pods, divisible=False)
         plan = planner.make_plan(fleet, parts, rng=NO_CHANCE, explain=False)
         if isinstance(plan, Plan):
-            where = plan.level if plan.domain in ("", plan.level) else f"{plan.level} {plan.domain}"
-            rate = f", ring {plan.gb_per_s:.1f} GB/s" if plan.gb_per_s else ""
-            yield Change("MorePods", f"set gpusPerPod: {count // pods}, which makes {pods} pods ({where}{rate})")
+            where = describe_domain(plan.level, plan.domain)
+            rate = f", {format_number(round(plan.gb_per_s, 1))} GB/s between nodes" if plan.gb_per_s else ""
+            yield Change("MorePods", f"set gpusPerPod to {count // pods}: {pods} pods ({where}{rate})")
             return

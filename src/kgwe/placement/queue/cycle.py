@@ -385,4 +385,5 @@ class _Reserved:
         """The message for workloads of a namespace."""
         nodes = len(NO_NODES.union(*(reservation.nodes for reservation in self.reservations)))
         names = ", ".join(dict.fromkeys(reservation.title(namespace) for reservation in self.reservations))
-        return f"there is room only on {nodes} node{'s' * (nodes > 1)} kept for {names}"
+        only = "node with room is" if nodes == 1 else f"{nodes} nodes with room are"
+        return f"The only {only} reserved for {names}; waiting for its turn."

@@ -292,9 +292,9 @@ class Queue:
 
 def _describe_failures(failed: int, words: str) -> str:
     times = "once" if failed == 1 else f"{failed} times in a row"
-    return f"its plan failed {times}" + (f", last: {words}" if words else "") + "; change it, or raise the limit"
+    return f"Placement failed {times}" + (f", last: {words}" if words else "") + ". Change the spec or the limit."
 
 
 def _describe_timeout(entry: Entry) -> str:
     refusal = entry.request_class.refusal
-    return f"found no place in {entry.workload.timeout_s:g} s" + (f": {refusal.message}" if refusal else "")
+    return f"Not placed within {entry.workload.timeout_s:g} s" + (f": {refusal.message}" if refusal else ".")

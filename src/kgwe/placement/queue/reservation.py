@@ -71,8 +71,10 @@ class Reservation:
             return self.name
         return f"a workload of priority {-self.rank[0]} in another namespace"
 
-    def describe(self, now_s: float) -> str:
-        where = f"{len(self.nodes)} nodes in {self.level} {self.domain}" if len(self.nodes) > 1 else self.domain
+    def describe(self, start: str = "") -> str:
+        """The reservation for people; `start`: its earliest start, as a time."""
+        domain = self.level if self.domain in ("", self.level) else f"{self.level} {self.domain}"
+        where = f"{len(self.nodes)} nodes in {domain}" if len(self.nodes) > 1 else ", ".join(self.nodes)
         if self.start_s is None:
-            return f"{where} kept; when what runs there ends is not known"
-        return f"{where} kept; could start in {max(0.0, self.start_s - now_s):.0f} s"
+            return f"Reserved {where} for it; start unknown: workloads there declare no duration."
+        return f"Reserved {where} for it" + (f"; earliest start {start}." if start else ".")

@@ -109,7 +109,7 @@ class TestUnplaced:
     def test_pods_behind_the_gate_wait_for_us_and_others_for_a_scheduler(self, state):
         state.on_job(added(job(seats=TWO)))
         state.on_pod(added(waiting("p0", 0, gated=True)))
-        assert "seats" in judge(state).message
+        assert "gated" in judge(state).message
         state.on_pod(added(waiting("p0", 0)))
         assert "schedulerName" in judge(state).message
         assert judge(state).reason == run_state.NOT_SCHEDULED
@@ -164,10 +164,10 @@ def test_seats_given_up_by_scaling_are_not_lost_and_are_reported(state):
     state.on_deployment(added(deployment(replicas=1)))
     state.on_pod(added(replica("p", at="", gated=True, phase="Pending")))
     assert judge(state).reason == run_state.NOT_SCHEDULED
-    assert run_state.describe_scale(state.runs[UID], 0) == ("ScaledDown", "its Deployment is scaled to 1 of 2 pods")
+    assert run_state.describe_scale(state.runs[UID], 0) == ("ScaledDown", "Deployment is scaled to 1 of 2 pods")
     state.on_deployment(added(deployment()))
     assert run_state.describe_scale(state.runs[UID], 0) is None
     assert run_state.describe_scale(state.runs[UID], 1) == (
         "NoRoomToScale",
-        "no room yet for 1 of 2 pods that it is scaled to",
+        "scaled up, but no room yet for 1 of 2 pods",
     )

@@ -35,7 +35,7 @@ def test_a_gang_lacks_the_pods_that_have_not_come():
     world = load(dialect_manifests.PLAIN["coscheduling"], 5)
 
     assert count_missing(world.members) == 3
-    assert world.problem().words == "gang train/llama waits for 3 more of 8 pods"
+    assert world.problem().words == "gang train/llama incomplete: waiting for 3 more of 8 pods"
     assert world.problem().waits
 
 
@@ -128,7 +128,7 @@ def test_nothing_is_asked_for_when_all_of_it_runs():
     world = load(dialect_manifests.PLAIN["kgwe"])
     world.pods = [changed(each, spec={"nodeName": "a1"}) for each in world.pods]
 
-    assert world.problem().words == "all pods of gang train/llama have their nodes"
+    assert world.problem().words == "all pods of gang train/llama are bound"
 
 
 # --- order and roles ------------------------------------------------------------------------------------

@@ -37,14 +37,14 @@ def test_a_group_that_is_not_there_yet_is_waited_for():
     problem = world.problem()
 
     assert problem.waits
-    assert problem.words == "waits for PodGroup train/llama of scheduling.x-k8s.io"
+    assert problem.words == "PodGroup train/llama of scheduling.x-k8s.io does not exist"
     assert count_missing(world.members) >= 1
 
 
 def test_a_kind_that_is_not_served_is_said_to_be_missing():
     world = load(dialect_manifests.PLAIN["volcano"].split("---")[1], served=False)
 
-    assert "which this cluster does not serve" in world.problem().words
+    assert "this cluster does not serve that kind" in world.problem().words
 
 
 def test_a_group_object_that_makes_no_sense_is_refused():
@@ -99,7 +99,7 @@ def test_more_pods_than_the_gang_has_wait_for_some_to_go():
     problem = World(pods).problem()
 
     assert problem.waits
-    assert problem.words.startswith("3 pods say they belong to gang train/llama, which has 2")
+    assert problem.words.startswith("3 pods belong to gang train/llama, whose size is 2")
 
 
 # --- where ----------------------------------------------------------------------------------------------

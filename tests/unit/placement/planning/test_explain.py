@@ -50,7 +50,7 @@ def test_a_pod_without_room_is_told_the_nearest_node_and_the_most_it_could_have(
         (FitStatus.GPUS_TAKEN, 3, ("a", "b", "c"))
     ]
     assert kinds(found) == ["FewerGPUs"]
-    assert found.changes[0].text == "ask for 2 of the 4 GPUs (b has them)"
+    assert found.changes[0].text == "ask for 2 GPUs instead of 4 (b has them free)"
     assert isinstance(explain(Place(fleet), Ask("w", whole(2))), Plan)
 
 
@@ -60,7 +60,7 @@ def test_cards_may_be_divided_where_the_work_allows_it() -> None:
     fleet.run("y", "b", 2)
     assert "MorePods" not in kinds(why(fleet, Ask("w", whole(4))))
     found = why(fleet, Ask("w", whole(4), divisible=True))
-    assert "set gpusPerPod: 2, which makes 2 pods (leaf leaf-0" in found.changes[-1].text
+    assert "set gpusPerPod to 2: 2 pods (leaf leaf-0" in found.changes[-1].text
     # Ranks that cannot be shared out equally over two pods.
     assert "MorePods" not in kinds(why(fleet, Ask("w", whole(4), divisible=True, ranks=1)))
 

@@ -34,7 +34,8 @@ class TestHold:
         assert hold is not None
         assert hold.nodes == {"a1", "a2"}
         assert hold.start_s == pytest.approx(100.0)
-        assert "could start in 90 s" in hold.describe(10.0)
+        assert hold.start_s == 100.0
+        assert hold.describe("13:45").endswith("for it; earliest start 13:45.")
         assert bed.held()["hero"].reservation == hold
 
     def test_nothing_is_kept_while_nobody_could_use_it(self):
@@ -49,7 +50,7 @@ class TestHold:
         bed.put(work("other", 8, lasts=500.0, since_s=3.0))
 
         assert bed.run(10.0) == []
-        assert "kept for hero" in bed.held()["other"].refusal.message
+        assert "reserved for hero" in bed.held()["other"].refusal.message
 
     def test_who_is_gone_in_time_goes_ahead(self):
         bed = self.bed()
@@ -233,7 +234,7 @@ class TestUnknownEnds:
         assert hold is not None
         assert hold.nodes == {"a1", "a2"}
         assert hold.start_s is None
-        assert "not known" in hold.describe(70.0)
+        assert "start unknown: workloads there declare no duration" in hold.describe()
 
     def test_but_not_for_ever_if_nothing_comes_free(self):
         bed = self.bed(blind_after_s=60.0, blind_s=600.0, refresh_s=10.0)
@@ -321,9 +322,10 @@ class TestWords:
 
         said = {key: held.refusal.message for key, held in bed.held().items()}
 
-        assert said["mine"] == "there is room only on 2 nodes kept for a/hero"
+        assert said["mine"] == "The only 2 nodes with room are reserved for a/hero; waiting for its turn."
         assert said["theirs"] == (
-            "there is room only on 2 nodes kept for a workload of priority 10000 in another namespace"
+            "The only 2 nodes with room are reserved for a workload of priority 10000 in another namespace; waiting for"
+            " its turn."
         )
 
 

@@ -134,7 +134,7 @@ async def test_a_workload_is_evicted_then_its_job_deleted_and_the_room_kept_unti
     assert bed.client.calls == [("eviction", "p"), ("delete", "Job")]
     assert bed.planner.interruptions.get(UID)[0] is Reason.PREEMPTED
     await until(lambda: bed.events)
-    assert bed.events == [("Preempted", "stopped so that high of priority 100 can start")]
+    assert bed.events == [("Preempted", "preempted by high (priority 100)")]
     bed.planner.request_place(high("late", 4, priority=0))
     victim.on_pod(removed(pod("p")))
     victim.on_job(removed(job(seats=ONE)))

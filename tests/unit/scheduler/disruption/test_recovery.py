@@ -146,7 +146,7 @@ async def test_the_new_plan_is_reserved_at_once_and_stored_before_the_old_pod_is
     seats = placement_annotations.decode(stored[placement_annotations.PLAN_ANNOTATION])
     assert [seat.node for seat in seats] == ["n1", seats[1].node]
     assert seats[1].node in ("n1", "n3")
-    assert stored[metadata_keys.NOTE_ANNOTATION].startswith("node n2 is lost; pod 1 moves to ")
+    assert stored[metadata_keys.NOTE_ANNOTATION].startswith("Node n2 is lost. Recovery: pod 1 moves to ")
     await until(lambda: "uid-p1" in bed.evictions)
     assert "uid-p0" not in bed.evictions
     assert bed.state.runs[UID].seats == seats
@@ -174,7 +174,7 @@ def with_truth(state, sick, cards):
 async def test_a_card_that_fails_hits_the_pod_that_really_has_it(bed):
     with_truth(bed.state, sick=1, cards="f")
     await until(lambda: bed.client.patches)
-    assert bed.client.patches[0][metadata_keys.NOTE_ANNOTATION].startswith("GPU 1 of node n1 failed")
+    assert bed.client.patches[0][metadata_keys.NOTE_ANNOTATION].startswith("GPU 1 on n1 failed")
     await until(lambda: "uid-p0" in bed.evictions)
 
 
@@ -188,7 +188,7 @@ async def test_work_with_a_dead_card_and_nowhere_to_go_is_in_trouble_until_the_c
     await until(lambda: bed.recovery.trouble_of(UID))
     reason, words = bed.recovery.trouble_of(UID)
     assert reason == "NoCapacity"
-    assert words.startswith("GPU 1 of node n1 failed; 1 pod has nowhere to move to")
+    assert words.startswith("GPU 1 on n1 failed. 1 pod must move, but no free GPUs")
     assert heard == [UID]
     assert losses == [{"n1"}], "counted once"
     with_truth(bed.state, sick=-1, cards="f")
@@ -216,7 +216,7 @@ async def test_policy_none_is_left_alone(bed):
     bed.state.on_kgwe(changed(workload(count=8), with_policy("None")))
     lose(bed.state, "n2")
     await until(lambda: bed.events)
-    assert bed.events == [("LeftAlone", "node n2 is lost; its recovery policy is to do nothing")]
+    assert bed.events == [("LeftAlone", "Node n2 is lost. recoveryPolicy is None, so nothing is moved")]
     assert bed.client.patches == []
 
 
@@ -296,7 +296,7 @@ async def test_a_plan_that_recovery_changed_is_stored_with_its_own_domain_and_ba
     assert (new.domain, new.score, new.parts) == ("spine/s", None, ())
     assert new.gb_per_s != OLD.gb_per_s
     assert new.reasons.startswith("2 pods on 2 nodes in spine s; ring ")
-    assert "changed by recovery: node n2 is lost; pod 1 moves to n3" in new.reasons
+    assert "changed by recovery: Node n2 is lost. Recovery: pod 1 moves to n3" in new.reasons
     run = bed.state.runs[UID]
     assert run.details == new, "the status that is written meanwhile says it too"
     placed = phases.Placement(run, bed.state.find_workload(UID), bed.state.reader.cards)

@@ -78,7 +78,7 @@ def test_released_seats_are_free_and_the_gang_says_why_it_waits(state, gangs, ow
     released = gangs.release_unbound(owner, "no such claim")
     assert {pod.metadata.name for pod in released} == {"p", "q"}
     assert free(state) == {"n1": 8, "n2": 8}
-    assert gangs.why_waiting(pods[0]) == "kgwe: gang waits: no such claim"
+    assert gangs.why_waiting(pods[0]) == "kgwe: gang waiting: no such claim"
 
 
 def test_what_the_watch_still_shows_of_a_released_seat_is_not_believed(state, gangs, owner, pods):
@@ -203,7 +203,7 @@ async def test_a_refused_gang_is_released_after_the_timeout_with_events_on_pod_a
 
 
 async def test_a_gang_without_a_word_of_kube_scheduler_has_longer(patience, state, gangs, owner, pods):
-    stale = REFUSED | {"message": "0/2 nodes are available: 2 kgwe: gang waits: being planned."}
+    stale = REFUSED | {"message": "0/2 nodes are available: 2 kgwe: gang waiting: being planned."}
     state.on_pod(added(seated(state, gangs, pods[0], conditions=[stale])))
     assert not patience.look_after(299, owner)
     assert patience.look_after(1, owner)

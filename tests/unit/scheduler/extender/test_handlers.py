@@ -34,7 +34,7 @@ def bed() -> Bed:
 async def test_pods_that_exist_only_in_calls_hold_nothing(bed: Bed):
     replies = [await bed.filter(plain(f"ghost-{number}", gpus=8)) for number in range(3)]
 
-    assert all("has not shown pod team/ghost-" in reply["Error"] for reply in replies)
+    assert all("is not in the watch yet" in reply["Error"] for reply in replies)
     assert free(bed.state) == {"n1": 8}
     assert not bed.state.ledger.assumed
     assert bed.counted("unknown") == 3
@@ -71,7 +71,7 @@ async def test_a_pod_of_a_workload_whose_job_was_not_seen_yet_is_tried_again(bed
     bed.state.on_pod(added(early))
 
     reply = await bed.filter(early)
-    assert "has not shown what made pod team/p yet" in reply["Error"]
+    assert "the owner of pod team/p is not in the watch yet" in reply["Error"]
     assert "FailedNodes" not in reply
 
     bed.state.on_job(added(job(seats=(Seat("n1", 0xFF),), gpus=8)))
@@ -110,7 +110,7 @@ async def test_a_bound_pod_keeps_the_place_it_has(bed: Bed):
     """To assume it would let its place expire under it."""
     bed.state.on_pod(added(plain(at="n1")))
 
-    assert "is bound to n1" in (await bed.filter(plain()))["Error"]
+    assert "is already bound to n1" in (await bed.filter(plain()))["Error"]
     bed.now += 1000
     bed.state.expire_assumed(bed.now)
     assert free(bed.state) == {"n1": 6}
@@ -198,13 +198,13 @@ def binding(name: str = "p", namespace: str = "team", node: str = "n1") -> dict[
 
 
 async def test_only_what_filter_answered_is_bound(bed: Bed):
-    assert "has not shown pod" in (await bed.ask("/bind", binding()))["Error"]
+    assert "is not in the watch yet" in (await bed.ask("/bind", binding()))["Error"]
     bed.state.on_pod(added(plain()))
-    assert "given up" in (await bed.ask("/bind", binding()))["Error"]
+    assert "expired" in (await bed.ask("/bind", binding()))["Error"]
     await bed.filter(plain())
 
     assert "place is on n1" in (await bed.ask("/bind", binding(node="n2")))["Error"]
-    assert "has not shown pod" in (await bed.ask("/bind", binding(namespace="other")))["Error"]
+    assert "is not in the watch yet" in (await bed.ask("/bind", binding(namespace="other")))["Error"]
     assert not bed.bound
     assert (await bed.ask("/bind", binding())) == {"Error": ""}
     assert len(bed.bound) == 1

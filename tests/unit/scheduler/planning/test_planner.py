@@ -167,7 +167,7 @@ def test_an_interrupted_owner_says_why_and_one_that_recovers_comes_first():
     assert interruptions.explain("a", refusal) is refusal
     interruptions.record("a", Reason.PREEMPTED, "stopped for b")
     assert not interruptions.prioritize(asked).first_claim
-    assert interruptions.explain("a", refusal).message == "stopped for b; no room"
+    assert interruptions.explain("a", refusal).message == "stopped for b. no room"
     interruptions.record("a", Reason.RECOVERING, "node n9 is lost")
     assert interruptions.prioritize(asked).first_claim
     assert interruptions.explain("a", refusal).code is Reason.RECOVERING

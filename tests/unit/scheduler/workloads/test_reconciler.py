@@ -183,7 +183,7 @@ async def test_a_run_with_the_name_of_another_object_is_an_error(bed: Bed) -> No
     await bed.client.create(resources.JOB, {"metadata": {"name": name}, "spec": {"template": {}}}, NAMESPACE)
     bed.resume_watch()
     assert await bed.reconcile() == "retry"
-    assert "does not belong to this workload" in bed.status["message"]
+    assert "belongs to something else" in bed.status["message"]
 
 
 async def test_a_workload_that_is_deleted_takes_its_run_with_it(bed: Bed) -> None:

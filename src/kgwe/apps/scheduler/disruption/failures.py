@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from kgwe.model.units.phrasing import counted
 from kgwe.placement.fleet.snapshot import list_gpus
 
 if TYPE_CHECKING:
@@ -36,11 +37,11 @@ class Failures:
         for node, cards in sorted(self._failed_gpus_of(places).items()):
             if node in self.nodes:
                 found = fault(node)
-                parts.append(f"node {node} is {found.value if found else 'lost'}")
+                parts.append(f"Node {node} is {found.value if found else 'lost'}")
             else:
                 many = "s" * (cards.bit_count() > 1)
-                parts.append(f"GPU{many} {', '.join(map(str, list_gpus(cards)))} of node {node} failed")
-        more = [f"{len(parts) - _MOST_NAMED} more failed"] if len(parts) > _MOST_NAMED else []
+                parts.append(f"GPU{many} {', '.join(map(str, list_gpus(cards)))} on {node} failed")
+        more = [f"{len(parts) - _MOST_NAMED} more failures"] if len(parts) > _MOST_NAMED else []
         return " and ".join(parts[:_MOST_NAMED] + more)
 
     def _failed_gpus_of(self, places: Iterable[Holding]) -> dict[str, int]:
@@ -54,7 +55,7 @@ class Failures:
 def describe_moves(repaired: Repaired) -> str:
     """What is planned for one that was hit."""
     moved = ", ".join(f"pod {move.member} moves to {move.node}" for move in repaired.moves[:_MOST_NAMED])
-    moved += f" and {len(repaired.moves) - _MOST_NAMED} more move" * (len(repaired.moves) > _MOST_NAMED)
-    again = f"; {len(repaired.restarts)} others start again" if repaired.restarts else ""
-    short = f"; {repaired.missing} have no place yet" if repaired.missing else ""
+    moved += f" and {len(repaired.moves) - _MOST_NAMED} more pods move" * (len(repaired.moves) > _MOST_NAMED)
+    again = f"; {counted(len(repaired.restarts), 'other pod')} restarting" if repaired.restarts else ""
+    short = f"; no node found yet for {counted(repaired.missing, 'pod')}" if repaired.missing else ""
     return moved + again + short

@@ -201,7 +201,7 @@ class RecoveryExecutor:
             return
         failures, places = self._failures_of(run), _places_of(run)
         cause = failures.describe(places, self._state.reader.find_fault)
-        words = f"{cause}, and it failed there; it starts again elsewhere"
+        words = f"{cause}. The run failed; restarting on other nodes"
         since = self._clock() if known is None else known.since
         self._planner.interruptions.record(owner, Reason.RECOVERING, words)
         self._track_move(owner, RecoveryInProgress(since, words, replaced=run.meta.uid))
@@ -294,7 +294,7 @@ class RecoveryExecutor:
             self._again()
             return
         for uid in list(self._state.pods_of(run)):
-            self._evictor.remove_pod(uid, "its workload is placed elsewhere")
+            self._evictor.remove_pod(uid, "its workload moves to other nodes")
 
     # --- externally created gangs -------------------------------------------------------------------------------
 
@@ -327,7 +327,9 @@ class RecoveryExecutor:
             took_s = self._clock() - repairing.since
             del self._under_way[owner]
             self._metrics.recovery_seconds.observe(took_s)
-            self.record_event(owner, "Normal", "Recovered", f"{repairing.words}; all runs again after {took_s:.1f} s")
+            self.record_event(
+                owner, "Normal", "Recovered", f"{repairing.words}. All pods running again after {took_s:.1f} s."
+            )
             log.info("recovered", owner=owner, seconds=round(took_s, 2))
         elif self._is_over(owner, repairing):
             del self._under_way[owner]

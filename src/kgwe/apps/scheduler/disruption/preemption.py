@@ -30,6 +30,7 @@ from kgwe.cluster.workload.pdb import DisruptionBudgets
 from kgwe.kube.client import eviction
 from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.kube.client.events import Event
+from kgwe.model.units.phrasing import list_names
 from kgwe.placement.disruption.preemption import PreemptionPlan, plan_preemption
 from kgwe.placement.disruption.running import Running
 from kgwe.placement.live.holding import Holding
@@ -128,13 +129,13 @@ class PreemptionController:
         """A pod has gone: it may have been the last victim."""
         for owner, each in list(self.under_way.items()):
             if self._planner.waiting_ask(owner) is None:
-                self._end_preemption(owner, "the work is gone or has found another place")
+                self._end_preemption(owner, "the workload is gone or was placed elsewhere")
             elif each.evicted and self._are_gone(each):
                 del self.under_way[owner]
                 log.info("preempted", owner=owner, seconds=round(self._clock() - each.since, 2))
                 self._planner.place_reserved(owner)
             elif self._clock() - each.since > _PATIENCE_S:
-                self._end_preemption(owner, "its victims did not go")
+                self._end_preemption(owner, "its victims did not stop in time")
 
     def forget(self, owner: str) -> None:
         self._tried.pop(owner, None)
@@ -296,15 +297,16 @@ class PreemptionController:
         for victim in plan.victims:
             self._gangs.make_way(victim.workload)
         names = [self._state.owners.key(victim.workload) for victim in plan.victims]
-        listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+        listed = list_names(names, _LISTED)
         preempting = PreemptionInProgress(
-            self._clock(), f"stops {listed}", frozenset(pod.metadata.uid for pod in pods if pod.spec.nodeName), runs
+            self._clock(),
+            f"preempting {listed}",
+            frozenset(pod.metadata.uid for pod in pods if pod.spec.nodeName),
+            runs,
         )
         self.under_way[owner] = preempting
         self._planner.reserve(owner, dict(enumerate(self._list_places(ask, plan))), ready=False)
-        self._record_event(
-            owner, "Preempting", f"{preempting.words} to start; it costs {plan.cost.gpu_hours:.2f} GPU-hours"
-        )
+        self._record_event(owner, "Preempting", f"{preempting.words} (cost {plan.cost.gpu_hours:.2f} GPU-hours)")
         log.info("preempting", owner=owner, victims=names, proven=plan.proven, gpu_hours=round(plan.cost.gpu_hours, 3))
         self._tasks.spawn(self._stop_victims(ask, preempting, pods, budgets))
 
@@ -339,9 +341,7 @@ class PreemptionController:
             return
         self._metrics.preemptions.inc(len(covered) + len(others))
         for victim in preempting.runs:
-            self._record_event(
-                victim, "Preempted", f"stopped so that {ask.name or ask.owner} of priority {ask.priority} can start"
-            )
+            self._record_event(victim, "Preempted", f"preempted by {ask.name or ask.owner} (priority {ask.priority})")
         preempting.evicted = True
         self.handle_freed_capacity()
 
@@ -353,7 +353,7 @@ class PreemptionController:
         run = self._state.runs.get(victim)
         if run is None or run.meta.uid != uid:
             return
-        self._planner.interruptions.record(victim, Reason.PREEMPTED, f"stopped for {ask.name or ask.owner}")
+        self._planner.interruptions.record(victim, Reason.PREEMPTED, f"Preempted by {ask.name or ask.owner}")
         with contextlib.suppress(errors.NotFound, errors.Conflict):
             await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=uid)
 

@@ -27,6 +27,7 @@ from kgwe.cluster.state import effective_seats
 from kgwe.cluster.state.running_view import RunningView
 from kgwe.cluster.workload import conditions
 from kgwe.cluster.workload.owner import ExternalGangOwner, Replacement
+from kgwe.model.units.phrasing import counted
 from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery
 from kgwe.placement.refusal import Reason
 
@@ -299,13 +300,13 @@ class RecoveryController:
         cause = failures.describe(self._list_places(owner), self._state.reader.find_fault)
         if repaired.outcome is Outcome.LEFT_ALONE:
             self._left_alone.add(owner)
-            words = f"{cause}; its recovery policy is to do nothing"
+            words = f"{cause}. recoveryPolicy is None, so nothing is moved"
             self._executor.record_event(owner, "Warning", LEFT_ALONE, words)
             self._set_trouble(owner, LEFT_ALONE, words)
             return
         if repaired.outcome is Outcome.WAITS:
-            pods = "1 pod has" if repaired.missing == 1 else f"{repaired.missing} pods have"
-            words = f"{cause}; {pods} nowhere to move to: no free GPUs meet the requirements"
+            pods = counted(repaired.missing, "pod")
+            words = f"{cause}. {pods} must move, but no free GPUs meet the requirements; waiting for some"
             if owner not in self._lacking:
                 self._executor.record_event(owner, "Warning", Reason.RECOVERING, words)
             self._wait_for_room(running, since)
@@ -314,12 +315,16 @@ class RecoveryController:
         self._stop_waiting(owner)
         if repaired.missing:
             self._wait_for_room(running, since)
-            self._set_trouble(owner, NO_CAPACITY, f"{cause}; {repaired.missing} of its pods have nowhere to move to")
+            self._set_trouble(
+                owner,
+                NO_CAPACITY,
+                f"{cause}. No free GPUs for {counted(repaired.missing, 'pod')} that must move; waiting for some",
+            )
         else:
             self._stuck.pop(owner, None)  # from here on the repair that begins tells
         self._metrics.recovery_plan_seconds.observe(self._clock() - since)
         self._metrics.recoveries.labels(repaired.outcome).inc()
-        self._executor.execute_repair(repaired, f"{cause}; {describe_moves(repaired)}", since, running.gang)
+        self._executor.execute_repair(repaired, f"{cause}. Recovery: {describe_moves(repaired)}", since, running.gang)
 
     def move_seats(self, owner: str, seats: Mapping[int, str], cause: str) -> None:
         """Move seats of a gang of ours (number -> node) whose nodes do not take their pods; the other pods stay."""
@@ -342,7 +347,7 @@ class RecoveryController:
             if repaired.moves:
                 self._metrics.recoveries.labels(repaired.outcome).inc()
                 self._executor.execute_repair(
-                    repaired, f"{cause}; {describe_moves(repaired)}", self._clock(), running.gang
+                    repaired, f"{cause}. Recovery: {describe_moves(repaired)}", self._clock(), running.gang
                 )
 
     def _wait_for_room(self, running: Running, since: float) -> None:

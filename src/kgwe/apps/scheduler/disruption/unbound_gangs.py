@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from kgwe.cluster import names
 from kgwe.cluster.state import run_state
 from kgwe.cluster.state.running_view import repair_of
 from kgwe.cluster.workload import placement_annotations, scheduler_policy
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# What the extender says of a pod without a seat; kube-scheduler may repeat it for a while after there is one.
-_OLD_WORDS: Final = "gang waits"
+# kube-scheduler may show the extender's refusal for a while after the pod has a seat. The second is of older versions.
+_STALE_REFUSALS: Final = (names.GANG_WAITING, "gang waits")
 
 
 @dataclass
@@ -121,7 +122,7 @@ class UnboundGangs:
             # The next word of kube-scheduler may be a refusal.
             self._call_later(owner, min(seated.since + patience_s - now, self._timeout_s), self._look_at)
             return
-        message = f"no scheduler has bound its pods for {patience_s:.0f} s; is spec.schedulerName right?"
+        message = f"no scheduler bound its pods within {patience_s:.0f} s; check spec.schedulerName"
         self._release_seats(owner, group, why or run_state.Unplaced(run_state.NOT_SCHEDULED, message))
 
     def _release_seats(self, owner: str, group: Group, why: Unplaced) -> None:
@@ -130,8 +131,8 @@ class UnboundGangs:
         del self._seated[owner]
         pause_s = backoff.delay_s(self._timeout_s, tries, self._rng.random())
         left, total = len(group.unbound), len(group.members)
-        words = f"{left} of {total} pods were not bound: {why.message}; their seats are released"
-        pods = self._gangs.release_unbound(owner, f"{words}, and planned again in {pause_s:.0f} s, after other work")
+        words = f"{left} of {total} pods not bound: {why.message}. Their reservation was released"
+        pods = self._gangs.release_unbound(owner, f"{words}. Next attempt in {pause_s:.0f} s")
         for pod in pods:
             self._revoke(pod)
         self._metrics.failures.labels(why.reason).inc()
@@ -168,11 +169,11 @@ class UnboundGangs:
         if isinstance(found, Plan):
             log.info("gang_replaced", gang=owner, pods=len(pods))
             for pod in pods:
-                self._remove(pod.metadata.uid, "the node it is pinned to has no room, other nodes have")
+                self._remove(pod.metadata.uid, "its node has no room, but another node has; it is replaced")
 
     def _record_events(self, group: Group, pod: core.Pod, reason: str, words: str) -> None:
         """One Event on a pod of the gang, and one on the object that made it."""
-        note = f"gang {group.key.title}: {words}"
+        note = f"Gang {group.key.title}: {words}."
         abouts: list[tuple[Resource[Any], ObjectMeta]] = [(resources.POD, pod.metadata)]
         if (maker := pod.metadata.controller) is not None:
             group_name, _, version = maker.apiVersion.rpartition("/")
@@ -186,7 +187,7 @@ def _find_refusal(group: Group) -> Unplaced | None:
     """What kube-scheduler says against the planned node of one of the pods."""
     for pod in group.unbound:
         said = run_state.scheduler_refusal(pod)
-        if said is not None and _OLD_WORDS not in said.message:
+        if said is not None and not any(text in said.message for text in _STALE_REFUSALS):
             node = placement_annotations.pinned_node(pod.spec)
             return run_state.Unplaced(run_state.NODE_REFUSED, f"{node}: {said.message}" if node else said.message)
     return None

@@ -85,20 +85,20 @@ class ExtenderHandlers:
         pod = self.pod(args)
         if pod is None or self._state.is_early(pod):
             # kube-scheduler tries an error again soon; a refusal stands until the workload is placed elsewhere.
-            what = "what made " if pod is not None else ""
+            what = "the owner of " if pod is not None else ""
             return extender_wire.reply_with_error(
-                f"kgwe: the API server has not shown {what}pod {args.pod_name} yet"
+                f"kgwe: {what}pod {args.pod_name} is not in the watch yet; retrying"
             ), "unknown"
         if pod.spec.nodeName:
             # It holds its place already. To assume it again would drop that place when the assumption expires.
             return extender_wire.reply_with_error(
-                f"kgwe: pod {args.pod_name} is bound to {pod.spec.nodeName} already"
+                f"kgwe: pod {args.pod_name} is already bound to {pod.spec.nodeName}"
             ), "bound"
         seat = self._seat_node(pod)
         if seat is not None:
             if args.has(seat):
                 return extender_wire.reply_with_node(seat), "planned"
-            return args.refuse_all(f"planned on {seat}, which does not take it now"), "planned_elsewhere"
+            return args.refuse_all(f"kgwe: assigned to {seat}, which kube-scheduler filtered out"), "planned_elsewhere"
         self._gangs.note_filter_call(pod)
         if (waits := self._gangs.why_waiting(pod)) is not None:
             return args.refuse_all(waits), "gang_waits"
@@ -235,7 +235,7 @@ class ExtenderHandlers:
         for name in args.names():
             number = index.get(name)
             if number is None:
-                unresolvable[name] = "kgwe: not a GPU node that is known"
+                unresolvable[name] = "kgwe: node has no GPUs known to KGWE"
             elif never[number]:
                 unresolvable[name] = _WORDS[never[number]]
             else:
@@ -316,14 +316,14 @@ class ExtenderHandlers:
         """Why the pod may not be bound there; empty: it may. Only what a filter answered is bound."""
         pod = self._state.pods.get(args.PodUID)
         if pod is None or (pod.metadata.namespace, pod.metadata.name) != (args.PodNamespace, args.PodName):
-            return f"the API server has not shown pod {args.PodNamespace}/{args.PodName} with uid {args.PodUID}"
+            return f"pod {args.PodNamespace}/{args.PodName} with uid {args.PodUID} is not in the watch yet"
         if not podrequest.says_its_share(pod) and args.PodUID not in self._state.ledger.assumed:
             return ""  # kube-scheduler placed it alone
         holding = self._state.fleet.holding(args.PodUID)
         node = self._seat_node(pod) or (holding.node if holding else "")
         if node == args.Node:
             return ""
-        return f"its place is on {node}" if node else "its place was given up, because it was not bound in time"
+        return f"assigned to {node}" if node else "its reservation expired before it was bound"
 
     # --- looking inside ---------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ live fleet has moved on meanwhile that commit is refused, and the work is tried 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -46,10 +47,13 @@ if TYPE_CHECKING:
     from kgwe.placement.pod.ranking import Strategy
     from kgwe.placement.pod.score import Weights
     from kgwe.placement.queue.eta import Eta
+    from kgwe.placement.queue.reservation import Reservation
 
 # Waiting works whose start is estimated, and the least time between two estimates.
 _ESTIMATED = 200
 _ESTIMATE_EVERY_S = 10.0
+# Arrivals are numbered: the number orders workloads that were created in the same second.
+_ARRIVALS = 1_000_000
 # Single pods and gangs up to this size are planned faster than a thread is woken.
 _LIGHT_PODS = 32
 # Characters of an error's text that a status shows.
@@ -101,6 +105,9 @@ class PlanningCycle:
         self.roster = RunningWorkloads(lambda key: self._grants.get(key, ()))
         self._copy_fleet()
         self._asks: dict[str, Ask] = {}
+        # Owner -> number of its arrival: creation times have whole seconds.
+        self._arrivals: dict[str, int] = {}
+        self._arrived = 0
         self._generation = fleet.generation
         self._seen = fleet.snapshot.version
         self._estimated_s = 0.0
@@ -138,12 +145,17 @@ class PlanningCycle:
 
     def remove(self, owner: str) -> None:
         self._asks.pop(owner, None)
+        self._arrivals.pop(owner, None)
         self.queue.drop(owner)
         self._estimator.forget(owner)
         self._not_estimated.discard(owner)
 
     def _queued_workload(self, ask: Ask) -> QueuedWorkload:
-        return workload_from_ask(ask, self._fleet.fitter, timestamp.epoch_seconds(ask.since))
+        if ask.owner not in self._arrivals:
+            self._arrived = (self._arrived + 1) % _ARRIVALS
+            self._arrivals[ask.owner] = self._arrived
+        since_s = timestamp.epoch_seconds(ask.since) + self._arrivals[ask.owner] / _ARRIVALS
+        return workload_from_ask(ask, self._fleet.fitter, since_s)
 
     def record_start(self, ask: Ask, now_s: float) -> None:
         """It has its place; it counts against its namespace until `sync` finds that it holds nothing."""
@@ -204,7 +216,7 @@ class PlanningCycle:
                 plans.append((outcome.workload, outcome.plan))
             elif isinstance(outcome, Waiting):
                 hold = self._holds.get(outcome.workload.key)
-                kept = f"; {hold.describe(now_s)}" if hold else ""
+                kept = f" {_describe_reservation(hold)}" if hold else ""
                 refusals.append((ask, self._explain_refusal(outcome.workload, outcome.refusal, kept)))
             elif isinstance(outcome, Failed):
                 self._faults.append(Fault(outcome.stage, outcome.workload.key, outcome.error))
@@ -298,11 +310,17 @@ class PlanningCycle:
         return scratch.fits_on_any(self._copy.fitter, request, numbers)
 
 
+def _describe_reservation(hold: Reservation) -> str:
+    """With the start rounded up to a minute, so that the message stays the same from pass to pass."""
+    start_s = hold.start_s
+    return hold.describe("" if start_s is None else timestamp.of(math.ceil(start_s / 60) * 60))
+
+
 def error_refusal(stage: str, error: Exception) -> Refusal:
     """The refusal of a workload whose planning raised an error."""
-    what = {"explain": "explaining why it waits", "hold": "keeping a place for it"}.get(stage, "planning it")
-    message = f"{what} failed with an error of the scheduler ({type(error).__name__}: {str(error)[:_ERROR_CHARS]});"
-    return Refusal(Reason.INTERNAL_ERROR, f"{message} other work is not affected, and it is tried again")
+    what = {"explain": "Explaining why it waits", "hold": "Reserving nodes for it"}.get(stage, "Planning it")
+    message = f"{what} failed with an internal error ({type(error).__name__}: {str(error)[:_ERROR_CHARS]})."
+    return Refusal(Reason.INTERNAL_ERROR, f"{message} Retrying; other workloads are not affected.")
 
 
 def _count_pods(request: Request | GangRequest) -> int:

@@ -38,4 +38,4 @@ class Interruptions:
         if found is None:
             return refusal
         reason, message = found
-        return replace(refusal, code=reason, message=f"{message}; {refusal.message}")
+        return replace(refusal, code=reason, message=f"{message}. {refusal.message}")

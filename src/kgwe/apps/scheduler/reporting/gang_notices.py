@@ -77,14 +77,16 @@ class GangNotices:
 
 
 def describe_wait(group: Group) -> str:
-    """`gang trainer waits: 2 of 8 pods exist`."""
+    """`Gang trainer incomplete: 2 of 8 pods exist.`"""
     members = list(group.members.values())
     if any(member.problem is not None or member.size is None for _, member in members):
-        return f"gang {group.key.title} waits: {group.problem}"
+        return f"Gang {group.key.title} is waiting: {group.problem}"
     missing, there = dialects.count_missing(members), dialects.count_members(members).all.total()
     if not missing:
-        return f"gang {group.key.title} waits: {group.problem}"
-    return f"gang {group.key.title} waits: {there} of {there + missing} pods exist; it holds no GPUs until all do"
+        return f"Gang {group.key.title} is waiting: {group.problem}"
+    return (
+        f"Gang {group.key.title} incomplete: {there} of {there + missing} pods exist. It holds no GPUs until all exist."
+    )
 
 
 def _resource_of(owner: OwnerReference) -> Resource[Any]:

@@ -124,7 +124,7 @@ class Reconciler:
         workload = self._state.workloads.get(key)
         if workload is None or workload.finished or workload.meta.uid in self._state.runs:
             return
-        message = f"an error of the scheduler ({type(error).__name__}: {str(error)[:200]}); it is tried again"
+        message = f"internal error of the scheduler ({type(error).__name__}: {str(error)[:200]}); retrying"
         status = phases.pending_status(workload, Reason.INTERNAL_ERROR, message, timestamp.seconds())
         with contextlib.suppress(errors.KgweError):
             await self._writer.write_status(workload, status)
@@ -221,7 +221,7 @@ class Reconciler:
         return "waiting"
 
     async def _reject_template(self, workload: Workload, error: InvalidTemplate) -> Result:
-        message = f"podTemplate cannot be run: {error}; edit the workload to try again"
+        message = f"podTemplate is invalid: {error}. Edit the workload to try again"
         await self._setbacks.give_up(workload, "InvalidPodTemplate", message)
         return "done"
 
@@ -236,7 +236,7 @@ class Reconciler:
         try:
             is_new = await self._creator.create(workload, plan)
         except PlanTooLarge as exc:
-            await self._setbacks.give_up(workload, "PlanTooLarge", f"{exc}; edit the workload to try again")
+            await self._setbacks.give_up(workload, "PlanTooLarge", f"{exc}. Edit the workload to try again")
             return "done"
         except InvalidTemplate as exc:
             return await self._reject_template(workload, exc)

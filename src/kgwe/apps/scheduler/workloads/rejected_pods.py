@@ -27,6 +27,7 @@ from kgwe.cluster.state.run_state import POD_REJECTED, Unplaced
 from kgwe.kube.api import resources
 from kgwe.kube.client.events import Event
 from kgwe.kube.client.eviction import remove_tracking_finalizer
+from kgwe.model.units.phrasing import list_names
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -140,7 +141,7 @@ class RejectedPods:
         self._metrics.rejections.inc()
         workload = self._state.find_workload(owner)
         if workload is not None:
-            note = f"node {rejected.node} rejected pod {meta.name} before it started: {rejected.words}; it is replaced"
+            note = f"node {rejected.node} rejected pod {meta.name}: {rejected.words}. The pod is replaced"
             self._events.record(Event(workload.kind.resource, workload.meta, "Warning", POD_REJECTED, note, "Starting"))
         log.warning("pod_rejected", pod=meta.key, node=rejected.node, times=rejected.times, reason=rejected.words)
         if not run.serves and (rejected.times == 1 or rejected.times >= _MOST):
@@ -213,4 +214,4 @@ def rejection_message(pod: core.EndedPod) -> str:
 
 
 def _describe_rejections(nodes: Iterable[str], last: str) -> str:
-    return f"{', '.join(sorted(nodes))} rejected its pods before they started: {last}"
+    return f"{list_names(sorted(nodes))} rejected its pods: {last}"

@@ -65,7 +65,7 @@ class RunCreator:
             read = runs.read_deployment if workload.serves else runs.read_job
             if managed and runs.belongs_to(read(stored), workload):
                 return False
-            raise NameTaken(f"{exc} and does not belong to this workload") from exc
+            raise NameTaken(f"{exc} and belongs to something else; rename or delete it") from exc
         return True
 
     def _build_run(self, workload: Workload, plan: Plan) -> dict[str, Any]:

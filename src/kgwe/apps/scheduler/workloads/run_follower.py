@@ -144,7 +144,10 @@ class RunFollower:
     async def _report_suspended(self, workload: Workload, run: Run, attempt: Attempt) -> Result:
         attempt.unplaced_at, attempt.suspended = None, True
         status = phases.scheduled_status(
-            workload, self._placement_of(workload, run), timestamp.seconds(), "it is suspended"
+            workload,
+            self._placement_of(workload, run),
+            timestamp.seconds(),
+            "suspended: set spec.suspend of its Job to false to resume",
         )
         await self._writer.write_status(workload, status)
         return "done"
@@ -157,7 +160,7 @@ class RunFollower:
 
     def _warn_of_edit(self, workload: Workload, run: Run) -> None:
         if workload.meta.generation > run.generation > 0:
-            note = "the spec was edited after the work was scheduled; it runs on as it was. Delete and create to apply"
+            note = "spec change ignored: already scheduled. Delete and re-create to apply"
             self._writer.record_event(workload, "Warning", "SpecChangedWhileScheduled", note, action="Scheduling")
 
     # --- waiting for its pods to be placed --------------------------------------------------------------

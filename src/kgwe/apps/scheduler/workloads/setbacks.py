@@ -12,6 +12,7 @@ from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.apps.scheduler.workloads.placement_attempts import AttemptLimits
 from kgwe.kube.api import timestamp
 from kgwe.model.units import backoff
+from kgwe.model.units.phrasing import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,13 +64,13 @@ class Setbacks:
         if limit := self._limits.exhaust(workload.meta.uid, attempt.refusals):
             again_s = placement_attempts.PAUSE_S
             message = (
-                f"{limit} attempts in a row failed, the last with {reason}: {message}; change its spec or the nodes"
+                f"{counted(limit, 'attempt')} in a row failed, last: {reason}: {message}. Change its spec or the nodes"
             )
             reason, attempt.refusals = placement_attempts.EXHAUSTED, 0
         attempt.retry_at = self._clock() + again_s
         if again_s:
             self._requeue(workload.key, again_s)
-            note = f"{message}; tried again in {again_s:.0f} s"
+            note = f"{message}. Next attempt in {again_s:.0f} s"
             await self._writer.write_status(
                 workload, phases.pending_status(workload, reason, note, timestamp.seconds())
             )
@@ -80,13 +81,15 @@ class Setbacks:
         self._metrics.failed.labels("job_creation_failed").inc()
         retries = phases.retry_count(workload)
         if retries >= workload.max_retries:
-            await self.give_up(workload, "MaxRetriesExceeded", f"gave up after {retries} retries: {error}")
+            await self.give_up(
+                workload, "MaxRetriesExceeded", f"failed after {counted(retries, 'retry', 'retries')}: {error}"
+            )
             return False
         delay_s = backoff.delay_s(workload.backoff_s, retries, self._rng.random())
         self._metrics.retries.inc()
         self._attempts.of(workload).retry_at = self._clock() + delay_s
         self._requeue(workload.key, delay_s)
-        message = f"creating the Job failed, retry {retries + 1} of {workload.max_retries} in {delay_s:.0f} s: {error}"
+        message = f"creating the Job failed; retry {retries + 1} of {workload.max_retries} in {delay_s:.0f} s: {error}"
         await self._writer.write_status(
             workload, phases.retrying_status(workload, retries + 1, message, timestamp.seconds())
         )
