@@ -203,7 +203,7 @@ async def test_only_what_filter_answered_is_bound(bed: Bed):
     assert "expired" in (await bed.ask("/bind", binding()))["Error"]
     await bed.filter(plain())
 
-    assert "place is on n1" in (await bed.ask("/bind", binding(node="n2")))["Error"]
+    assert "assigned to n1" in (await bed.ask("/bind", binding(node="n2")))["Error"]
     assert "is not in the watch yet" in (await bed.ask("/bind", binding(namespace="other")))["Error"]
     assert not bed.bound
     assert (await bed.ask("/bind", binding())) == {"Error": ""}
