@@ -87,7 +87,7 @@ async def test_work_that_cannot_move_off_a_lost_node_is_degraded_until_the_node_
     await bed.until(lambda: "Degraded" in {c.type for c in bed.now(workload).status.conditions})
     said = condition(bed.now(workload), "Degraded")
     assert (said.status, said.reason) == ("True", "NoCapacity")
-    assert said.message.startswith(f"node {lost} is ")
+    assert said.message.startswith(f"Node {lost} is ")
     assert "1 pod must move, but no free GPUs" in said.message
     assert (await table(bed, "gw"))["g"]["DEGRADED"] == "NoCapacity"
     assert bed.phase(workload) == "Running"

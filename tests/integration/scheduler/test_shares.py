@@ -65,7 +65,7 @@ async def test_sixteen_workloads_for_half_a_gpu_are_two_to_a_card(live: Live):
     assert cards(bed, "half-") == {("shared", card): 2 for card in range(8)}
     late = await bed.submit(half("late"))
     await bed.until(lambda: "available for 1/2 GPU" in said(bed, late))
-    assert "GPUShareTaken" in said(bed, late)
+    assert "insufficient GPU shares" in said(bed, late)
 
     await bed.delete(made[5])
     await bed.until_phase(late, "Running")

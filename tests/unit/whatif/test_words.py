@@ -60,7 +60,7 @@ def test_a_user_without_rights_is_told_so_and_each_missing_right_once(seen: offl
 
 def test_what_is_not_there_is_not_found_where_one_of_the_kinds_could_be_listed(seen: offline.View) -> None:
     seen.hidden, seen.listed = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD), (resources.POD,)
-    with pytest.raises(errors.NotFound, match="no GPUWorkload or running or waiting pod named 'x'"):
+    with pytest.raises(errors.NotFound, match="no GPUWorkload or pod named 'x'"):
         explain.find(seen, "x", "default")
     with pytest.raises(Forbidden):
         explain.find(seen, "x", "default", "workload")

@@ -101,7 +101,7 @@ def _unreadable(view: View, namespace: str, kind: Kind | None, group: str) -> Fo
 
 
 def _not_found(name: str, namespace: str, kind: Kind | None, keys: list[str]) -> str:
-    what = {"workload": "GPUWorkload", "pod": "running or waiting pod", None: "GPUWorkload or running or waiting pod"}
+    what = {"workload": "GPUWorkload", "pod": "pod", None: "GPUWorkload or pod"}
     text = f"no {what[kind]} named {name!r} in namespace {namespace}"
     elsewhere = sorted({key.partition("/")[0] for key in keys if key.partition("/")[2] == name})
     if elsewhere:

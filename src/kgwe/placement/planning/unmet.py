@@ -104,23 +104,35 @@ def _not_allowed(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _An
     for key, value in bound.selector:
         values = sorted({node.labels[key] for node in snapshot.nodes if key in node.labels})
         if value not in values:
-            there = f"{key} is {list_names(values, _LISTED)} here" if values else f"no GPU node has label {key}"
-            meant = find_similar(value, values)
-            hint = f"; did you mean {meant}?" if meant else ""
-            return f"No GPU node has label {key}={value}: {there}{hint}".rstrip("?"), "Change nodeSelector"
+            there = f"values here: {list_names(values, _LISTED)}" if values else f"no GPU node has a label {key}"
+            return f"No GPU node has label {key}={value} ({there})", "Change nodeSelector, or label a node"
     if bound.selector and not snapshot.labels.match_selectors(Constraints(selector=bound.selector)).any():
         listed = ", ".join(f"{key}={value}" for key, value in bound.selector)
         return f"No GPU node has all labels of nodeSelector ({listed})", "Change nodeSelector"
     if not snapshot.labels.match_selectors(replace(bound, avoid=frozenset())).any():
         return "No GPU node matches the required node affinity", "Change nodeAffinity"
-    keys = _untolerated(nodes, request)
-    if keys:
-        return (
-            f"Every node that matches has an untolerated {_name_taints(keys)}",
-            "Add a toleration to the pod template",
-        )
+    return _none_left(snapshot, request)
+
+
+def _none_left(snapshot: Snapshot, request: Request) -> _Answer:
+    """Some nodes match selector, affinity and spot policy: why none of them takes the pod."""
+    bound = request.constraints
+    matching = snapshot.labels.match_selectors(replace(bound, avoid=frozenset()))
+    if request.spot is SpotPolicy.REQUIRE:
+        matching &= snapshot.spot
+    ready = [snapshot.nodes[number] for number in np.flatnonzero(matching & snapshot.ready).tolist()]
+    if not ready:
+        names = [snapshot.nodes[number].name for number in np.flatnonzero(matching).tolist()]
+        which = "The only matching node is" if len(names) == 1 else f"All {len(names)} matching nodes are"
+        fix = "Check `kubectl get nodes`; uncordon or repair a node"
+        return f"{which} not ready or cordoned ({list_names(names, _LISTED)})", fix
+    taints = _untolerated([node for node in ready if node.name not in bound.avoid], request)
+    if taints:
+        which = "The only matching node has" if len(ready) == 1 else "Every matching node has"
+        named = list_names([node.name for node in ready], _LISTED)
+        return f"{which} an untolerated {_name_taints(taints)} ({named})", "Add a toleration to the pod template"
     named = list_names(sorted(bound.avoid), _LISTED)
-    return f"Every node that matches is excluded because it rejected its pods ({named})", "Repair these nodes"
+    return f"Every matching node is excluded because it rejected its pods ({named})", "Repair these nodes"
 
 
 def _wrong_model(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001 - one signature
