@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from pathlib import Path
@@ -55,7 +56,7 @@ def pod(resources_: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]
     return {"podTemplate": {"spec": {"containers": [container], **spec}}}
 
 
-ON_H100 = {"gpuModel": "H100"}
+ON_H100: dict[str, Any] = {"gpuModel": "H100"}
 CAUSES = (
     Cause("no-free-node", gpus(8, **ON_H100), "InsufficientGPU", "insufficient GPUs", "holds 6 GPUs (until about "),
     Cause(
@@ -201,6 +202,11 @@ def scheduled(bed: Bed, workload: Any) -> Any:
     return next((each for each in found.status.conditions if each.type == "Scheduled"), None) if found else None
 
 
+def is_refused(bed: Bed, workload: Any) -> bool:
+    condition = scheduled(bed, workload)
+    return condition is not None and condition.status == "False"
+
+
 @pytest.mark.slow
 async def test_every_cause_is_named_with_what_to_do(live: Live) -> None:
     bed = live.bed
@@ -225,7 +231,7 @@ async def test_every_cause_is_named_with_what_to_do(live: Live) -> None:
         await live.pod(f"trainer-{number}", 1, annotations=gang("trainer", 4))
     texts: dict[str, tuple[str, str]] = {}
     for workload in (made | extra).values():
-        await bed.until(lambda workload=workload: getattr(scheduled(bed, workload), "status", "") == "False")
+        await bed.until(functools.partial(is_refused, bed, workload))
     seen = await offline.read(bed.client)
     for name, workload in (made | extra).items():
         condition = scheduled(bed, workload)
