@@ -18,11 +18,11 @@ class LabelSelector(msgspec.Struct, frozen=True, gc=False):
     def selects(self, labels: dict[str, str]) -> bool:
         """Whether it selects the labels. An empty selector selects all; an unknown operator selects, to be safe."""
         return self.matchLabels.items() <= labels.items() and all(
-            _matches(line, labels.get(line.key)) for line in self.matchExpressions
+            _matches_expression(line, labels.get(line.key)) for line in self.matchExpressions
         )
 
 
-def _matches(line: LabelRequirement, value: str | None) -> bool:
+def _matches_expression(line: LabelRequirement, value: str | None) -> bool:
     match line.operator:
         case "In":
             return value in line.values

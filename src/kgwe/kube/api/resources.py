@@ -102,16 +102,16 @@ CRD: Resource[Any] = Resource(
 # --- our own kinds -------------------------------------------------------------------------------------
 
 
-def _custom(kind: type[K]) -> Resource[K]:
+def _custom_resource(kind: type[K]) -> Resource[K]:
     of = kind.definition
     return Resource(of.group, of.version, of.plural, of.kind, namespaced=of.namespaced, type=kind)
 
 
-GPU_WORKLOAD = _custom(gpuworkload.GPUWorkload)
-WARP_GPU_WORKLOAD = _custom(warp.WarpGPUWorkload)
-MIG_STRATEGY = _custom(migstrategy.MIGStrategy)
-GPU_BUDGET = _custom(gpubudget.GPUBudget)
-AUTOSCALING_POLICY = _custom(autoscalingpolicy.AutoscalingPolicy)
-SCHEDULER_CONFIG = _custom(schedulerconfig.SchedulerConfig)
-GPU_NODE = _custom(gpunode.GPUNode)
-TOPOLOGY_DOMAIN = _custom(topologydomain.TopologyDomain)
+GPU_WORKLOAD = _custom_resource(gpuworkload.GPUWorkload)
+WARP_GPU_WORKLOAD = _custom_resource(warp.WarpGPUWorkload)
+MIG_STRATEGY = _custom_resource(migstrategy.MIGStrategy)
+GPU_BUDGET = _custom_resource(gpubudget.GPUBudget)
+AUTOSCALING_POLICY = _custom_resource(autoscalingpolicy.AutoscalingPolicy)
+SCHEDULER_CONFIG = _custom_resource(schedulerconfig.SchedulerConfig)
+GPU_NODE = _custom_resource(gpunode.GPUNode)
+TOPOLOGY_DOMAIN = _custom_resource(topologydomain.TopologyDomain)

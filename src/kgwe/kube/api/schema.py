@@ -237,7 +237,7 @@ def structural(kind: type[CustomObject]) -> Schema:
     for field in info.fields:
         if field.encode_name == "metadata":
             continue
-        properties[field.encode_name] = _field(field, kind.__name__, defaults=field.encode_name == "spec")
+        properties[field.encode_name] = _field_schema(field, kind.__name__, defaults=field.encode_name == "spec")
         if field.required:
             required.append(field.encode_name)
     return _struct_schema(kind, properties, required)
@@ -256,9 +256,9 @@ def _struct_schema(cls: type, properties: Schema, required: list[str]) -> Schema
     return out
 
 
-def _field(field: types.Field, where: str, *, defaults: bool) -> Schema:
+def _field_schema(field: types.Field, where: str, *, defaults: bool) -> Schema:
     path = f"{where}.{field.encode_name}"
-    out = _convert(field.type, path, defaults=defaults)
+    out = _convert_type(field.type, path, defaults=defaults)
     # Factories only build the empty list or map, which means "left out".
     if defaults and field.default not in (msgspec.NODEFAULT, None, "", ()):
         if not isinstance(field.default, msgspec.Struct):
@@ -269,36 +269,36 @@ def _field(field: types.Field, where: str, *, defaults: bool) -> Schema:
     return out
 
 
-def _convert(info: types.Type, path: str, *, defaults: bool) -> Schema:
+def _convert_type(info: types.Type, path: str, *, defaults: bool) -> Schema:
     match info:
         case types.Metadata(type=inner, extra_json_schema=extra):
-            return _described(_convert(inner, path, defaults=defaults), extra or {})
+            return _merge_description(_convert_type(inner, path, defaults=defaults), extra or {})
         case types.UnionType(types=members):
             present = [member for member in members if not isinstance(member, types.NoneType)]
             if len(present) != 1:
                 raise TypeError(f"{path}: a field of a CRD is one type or absent, not a union")
             # Not `nullable`: the API server drops a null, and the struct's None then means "left out".
-            return _convert(present[0], path, defaults=defaults)
+            return _convert_type(present[0], path, defaults=defaults)
         case types.StructType(cls=cls, fields=fields):
-            properties = {field.encode_name: _field(field, path, defaults=defaults) for field in fields}
+            properties = {field.encode_name: _field_schema(field, path, defaults=defaults) for field in fields}
             return _struct_schema(cls, properties, [field.encode_name for field in fields if field.required])
-    return _plain(info, path, defaults=defaults)
+    return _plain_schema(info, path, defaults=defaults)
 
 
-def _plain(info: types.Type, path: str, *, defaults: bool) -> Schema:
+def _plain_schema(info: types.Type, path: str, *, defaults: bool) -> Schema:
     match info:
         case types.DictType(value_type=types.AnyType()):
             return dict(_FREE_FORM)
         case types.DictType(value_type=value):
-            return {"type": "object", "additionalProperties": _convert(value, f"{path}[]", defaults=defaults)}
+            return {"type": "object", "additionalProperties": _convert_type(value, f"{path}[]", defaults=defaults)}
         case types.VarTupleType(item_type=item) | types.ListType(item_type=item):
-            return {"type": "array", "items": _convert(item, f"{path}[]", defaults=defaults)}
+            return {"type": "array", "items": _convert_type(item, f"{path}[]", defaults=defaults)}
     if scalar := _SCALARS.get(type(info)):
         return {"type": scalar}
     raise TypeError(f"{path}: {info} has no counterpart in a CRD; see the conventions in {__name__}")
 
 
-def _described(out: Schema, extra: Schema) -> Schema:
+def _merge_description(out: Schema, extra: Schema) -> Schema:
     """What `about` says wins over what the type says; rules of both hold."""
     key = "x-kubernetes-validations"
     rules = out.get(key, []) + extra.get(key, [])

@@ -7,12 +7,12 @@ import datetime as dt
 
 def micro(at: dt.datetime | None = None) -> str:
     """`2026-11-15T10:00:00.123456Z`: leases and events (MicroTime)."""
-    return _utc(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return _to_utc(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def seconds(at: dt.datetime | None = None) -> str:
     """`2026-11-15T10:00:00Z`: everything else (Time)."""
-    return _utc(at).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return _to_utc(at).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def of(epoch_s: float) -> str:
@@ -29,5 +29,5 @@ def epoch_seconds(text: str) -> float:
     return parse(text).timestamp() if text else 0.0
 
 
-def _utc(at: dt.datetime | None) -> dt.datetime:
+def _to_utc(at: dt.datetime | None) -> dt.datetime:
     return (at or dt.datetime.now(dt.UTC)).astimezone(dt.UTC)

@@ -119,7 +119,7 @@ class KubeClient:
     # --- reading ---------------------------------------------------------------------------------------
 
     async def get(self, resource: Resource[T], name: str, namespace: str | None = None) -> T:
-        path = resource.path(namespace=self._ns(resource, namespace), name=name)
+        path = resource.path(namespace=self._namespace_of(resource, namespace), name=name)
         return _decode(await self.request("GET", path), resource.type, path)
 
     async def list(self, resource: Resource[T], namespace: str | None = None, **params: str) -> list[T]:
@@ -169,7 +169,7 @@ class KubeClient:
         subresource: str | None = None,
     ) -> T:
         """POST; `name` and `subresource` for what is created at an object (binding, eviction)."""
-        path = resource.path(namespace=self._ns(resource, namespace), name=name, subresource=subresource)
+        path = resource.path(namespace=self._namespace_of(resource, namespace), name=name, subresource=subresource)
         reply = await self.request("POST", path, body=body, params={"fieldManager": self.field_manager})
         return _decode(reply, resource.type, path)
 
@@ -183,13 +183,13 @@ class KubeClient:
         subresource: str | None = None,
     ) -> T:
         """PUT; Conflict when the body's resourceVersion is no longer the stored one."""
-        path = resource.path(namespace=self._ns(resource, namespace), name=name, subresource=subresource)
+        path = resource.path(namespace=self._namespace_of(resource, namespace), name=name, subresource=subresource)
         reply = await self.request("PUT", path, body=body, params={"fieldManager": self.field_manager})
         return _decode(reply, resource.type, path)
 
     async def replace_message(self, resource: Resource[Any], name: str, body: bytes, namespace: str | None) -> None:
         """PUT of an object in protobuf, envelope and all; Conflict as above. The answer is not read."""
-        path = resource.path(namespace=self._ns(resource, namespace), name=name)
+        path = resource.path(namespace=self._namespace_of(resource, namespace), name=name)
         params = {"fieldManager": self.field_manager}
         await self.request("PUT", path, body=body, params=params, content_type=PROTOBUF, accept=PROTOBUF)
 
@@ -204,7 +204,7 @@ class KubeClient:
         kind: str = MERGE_PATCH,
     ) -> T:
         """A merge patch (or JSON patch); put `metadata.resourceVersion` in it to be refused when stale."""
-        path = resource.path(namespace=self._ns(resource, namespace), name=name, subresource=subresource)
+        path = resource.path(namespace=self._namespace_of(resource, namespace), name=name, subresource=subresource)
         reply = await self.request(
             "PATCH", path, body=body, content_type=kind, params={"fieldManager": self.field_manager}
         )
@@ -222,7 +222,7 @@ class KubeClient:
         """Server-side apply: create or bring to `body`, owning just the fields it names."""
         name = body["metadata"]["name"]
         named = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
-        path = resource.path(namespace=self._ns(resource, namespace), name=name, subresource=subresource)
+        path = resource.path(namespace=self._namespace_of(resource, namespace), name=name, subresource=subresource)
         params = {"fieldManager": self.field_manager, "force": "true" if force else "false"}
         reply = await self.request("PATCH", path, body=named, content_type=APPLY_PATCH, params=params)
         return _decode(reply, resource.type, path)
@@ -243,7 +243,9 @@ class KubeClient:
             options["preconditions"] = {"uid": uid}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
-        await self.request("DELETE", resource.path(namespace=self._ns(resource, namespace), name=name), body=options)
+        await self.request(
+            "DELETE", resource.path(namespace=self._namespace_of(resource, namespace), name=name), body=options
+        )
 
     async def request(
         self,
@@ -269,7 +271,7 @@ class KubeClient:
             raise_for_status(reply.status_code, reply.content, reply.headers, f"{method} {path}")
         return reply.content
 
-    def _ns(self, resource: Resource[Any], namespace: str | None) -> str | None:
+    def _namespace_of(self, resource: Resource[Any], namespace: str | None) -> str | None:
         return (namespace or self.namespace) if resource.namespaced else None
 
 

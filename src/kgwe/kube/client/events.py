@@ -99,7 +99,7 @@ class EventRecorder:
                 self.suppressed += 1
                 return
         else:
-            known = _Written(name=_name(event, identity), at=now)
+            known = _Written(name=_event_name(event, identity), at=now)
         try:
             self._queue.put_nowait((event, known))
         except asyncio.QueueFull:
@@ -113,7 +113,7 @@ class EventRecorder:
 
     async def run(self) -> None:
         while True:
-            await self._write(*await self._queue.get())
+            await self._write_event(*await self._queue.get())
             await asyncio.sleep(self._pause_s)
 
     async def flush(self, timeout_s: float = 2.0) -> None:
@@ -121,17 +121,17 @@ class EventRecorder:
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._queue.empty():
-                    await self._write(*self._queue.get_nowait())
+                    await self._write_event(*self._queue.get_nowait())
         except TimeoutError:
             self.dropped += self._queue.qsize()
 
-    async def _write(self, event: Event, known: _Written) -> None:
+    async def _write_event(self, event: Event, known: _Written) -> None:
         try:
-            await (self._raise_count(event, known) if known.stored else self._create(event, known))
+            await (self._raise_count(event, known) if known.stored else self._create_event(event, known))
         except errors.KgweError as exc:
             # The object's namespace may be going away, or the server busy: an event is never worth a retry.
             self.dropped += 1
-            self._forget(event, known)
+            self._forget_event(event, known)
             log.debug("event_not_written", reason=event.reason, error=str(exc))
         except asyncio.CancelledError:
             # Cut off by a stop, perhaps after it arrived: `flush` makes sure of it.
@@ -142,12 +142,12 @@ class EventRecorder:
             raise
         known.pending = False
 
-    def _forget(self, event: Event, known: _Written) -> None:
+    def _forget_event(self, event: Event, known: _Written) -> None:
         identity = event.identity()
         if self._written.get(identity) is known:
             del self._written[identity]
 
-    async def _create(self, event: Event, known: _Written) -> None:
+    async def _create_event(self, event: Event, known: _Written) -> None:
         namespace = event.about.namespace or "default"
         body = {
             "metadata": {"name": known.name, "namespace": namespace},
@@ -177,10 +177,10 @@ class EventRecorder:
             await self._client.patch(resources.EVENT, known.name, body, event.about.namespace or "default")
         except errors.NotFound:
             # Events live an hour; this one's time was up. Start a new one.
-            known.name, known.count, known.stored = _name(event, event.identity()), 1, False
-            await self._create(event, known)
+            known.name, known.count, known.stored = _event_name(event, event.identity()), 1, False
+            await self._create_event(event, known)
 
 
-def _name(event: Event, identity: str) -> str:
+def _event_name(event: Event, identity: str) -> str:
     # Cut where it may be cut: a part of a name does not end in a dash or a dot.
     return f"{event.about.name[:200].rstrip('-.')}.{identity}{time.time_ns():x}"

@@ -162,17 +162,17 @@ class Informer(Generic[T]):
                 try:
                     # Again after each list: who asked for one while it was being read waits for another.
                     while self._stale or self._waiting:
-                        await self._list()
+                        await self._list_objects()
                     await self._watch_until_resync()
                 except errors.KgweError as exc:
-                    await self._recover(exc)
+                    await self._handle_failure(exc)
         finally:
             for waiter in self._waiting:
                 if not waiter.done():
                     waiter.set_exception(errors.Transient(f"the informer of {self.resource.plural} was stopped"))
             self._waiting.clear()
 
-    async def _recover(self, exc: errors.KgweError) -> None:
+    async def _handle_failure(self, exc: errors.KgweError) -> None:
         """Decide where to go on, and when."""
         # Whatever is not a passing failure leaves open what we missed. Permanent ones are tried again too: rights may
         # be granted and a CRD installed while we wait.
@@ -199,7 +199,7 @@ class Informer(Generic[T]):
         return min(base_s * float(2 ** min(self._failures, 10)), ceiling_s) * (0.5 + 0.5 * self._rng.random())
 
     async def _watch_until_resync(self) -> None:
-        self._watching = asyncio.ensure_future(self._watch())
+        self._watching = asyncio.ensure_future(self._watch_changes())
         try:
             await self._watching
         except asyncio.CancelledError:
@@ -211,10 +211,10 @@ class Informer(Generic[T]):
 
     # --- list -------------------------------------------------------------------------------------------
 
-    async def _list(self) -> None:
+    async def _list_objects(self) -> None:
         waiting, self._waiting = self._waiting, []
         try:
-            await self._replace()
+            await self._replace_store()
         except BaseException:
             self._waiting += waiting  # they still wait for a list that succeeds
             raise
@@ -223,7 +223,7 @@ class Informer(Generic[T]):
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def _replace(self) -> None:
+    async def _replace_store(self) -> None:
         """Make the store equal to what the server has now."""
         found, unreadable, version = await self._list_pages(self._page_size)
         self.lists += 1
@@ -253,7 +253,7 @@ class Informer(Generic[T]):
             for obj, raw in page.items:
                 found[obj.metadata.key] = obj, raw if self._keep is not None and self._keep(obj) else b""
             for identity, why in page.unreadable:
-                self._skip(identity, why)
+                self._skip_object(identity, why)
                 if identity is not None:
                     unreadable[identity.key] = identity.uid
             if not page.version:
@@ -271,14 +271,14 @@ class Informer(Generic[T]):
         except Unreadable as exc:
             raise errors.Permanent(f"listing {self._path}: {exc}") from exc
 
-    def _skip(self, identity: Identity | None, why: str) -> None:
+    def _skip_object(self, identity: Identity | None, why: str) -> None:
         self.skipped += 1
         key = "?" if identity is None else identity.key
         log.warning("object_unreadable", resource=self.resource.plural, key=key, error=why)
 
     # --- watch ------------------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
+    async def _watch_changes(self) -> None:
         self.watches += 1
         params = {
             **self._selectors,
@@ -301,7 +301,7 @@ class Informer(Generic[T]):
                     turn_ends = time.perf_counter() + _TURN_S
                     for frame in frames.feed(piece):
                         if frame:
-                            self._receive(codec, frame)
+                            self._receive_frame(codec, frame)
                             worked = True
                             if time.perf_counter() > turn_ends:
                                 await asyncio.sleep(0)
@@ -314,7 +314,7 @@ class Informer(Generic[T]):
             # Something answers in the server's name and hangs up: not a reason to ask a thousand times a second.
             raise errors.Transient(f"watching {self._path}: ended as soon as it began")
 
-    def _receive(self, codec: Codec[T], frame: bytes) -> None:
+    def _receive_frame(self, codec: Codec[T], frame: bytes) -> None:
         try:
             event = codec.event(frame)
             status = codec.status(event.object) if event.type == "ERROR" else None
@@ -327,7 +327,7 @@ class Informer(Generic[T]):
             try:
                 obj = codec.object(event.object)
             except Unreadable as exc:
-                self._skip(identify(codec, event.object), str(exc))
+                self._skip_object(identify(codec, event.object), str(exc))
             else:
                 raw = codec.bare(event.object) if self._keep is not None and self._keep(obj) else b""
                 self._set_object(obj.metadata.key, obj, raw)
@@ -357,7 +357,7 @@ class Informer(Generic[T]):
             del self.store[key]
         else:
             self.store[key] = new
-        self._remember(key, new, raw)
+        self._remember_bytes(key, new, raw)
         change = Change(key, old, new)
         self._broken.discard(key)
         for handler in self._handlers:
@@ -374,7 +374,7 @@ class Informer(Generic[T]):
             log.exception("handler_failed", resource=self.resource.plural, key=change.key)
             self._on_error(change.key, exc)
 
-    def _remember(self, key: str, new: T | None, raw: bytes) -> None:
+    def _remember_bytes(self, key: str, new: T | None, raw: bytes) -> None:
         if self._keep is None:
             return
         if raw and new is not None and (key in self._kept or len(self._kept) < _KEPT):

@@ -124,22 +124,22 @@ class LeaderElector:
             while True:
                 await self._campaigning.wait()
                 async with self._stepping:
-                    held = await self._step() if self._campaigning.is_set() else False
+                    held = await self._renew_or_acquire() if self._campaigning.is_set() else False
                 await asyncio.sleep(self._pause_s(held=held))
         finally:
-            await self._release()
+            await self._release_lease()
 
     async def withdraw(self) -> None:
         """Give the Lease back, and leave it to others until `campaign` is called."""
         self._campaigning.clear()
         async with self._stepping:
-            await self._release()
+            await self._release_lease()
 
     def campaign(self) -> None:
         """Be a candidate again."""
         self._campaigning.set()
 
-    async def _step(self) -> bool | None:
+    async def _renew_or_acquire(self) -> bool | None:
         asked_at = self._clock()
         # A renewal that hangs (a connection half open) leaves a leader time for another one.
         patience_s = self._times.renew_deadline_s / (2 if self.is_leader() else 1)
@@ -178,7 +178,7 @@ class LeaderElector:
         """Take or renew the Lease; False when another holds it, None when another only wrote it."""
         if self.is_leader() and self._seen is not None:
             try:
-                await self._write(self._seen)
+                await self._write_lease(self._seen)
             except (errors.Conflict, errors.NotFound):
                 pass  # not as we left it: look
             else:
@@ -186,20 +186,20 @@ class LeaderElector:
         try:
             lease = await self._client.get(resources.LEASE, self._name, self._namespace)
         except errors.NotFound:
-            return await self._create()
-        self._observe(lease)
+            return await self._create_lease()
+        self._observe_lease(lease)
         if self._is_held_by_other(lease):
             return False
         try:
-            await self._write(lease)
+            await self._write_lease(lease)
         except errors.Conflict:
             return None
         return True
 
-    async def _create(self) -> bool:
+    async def _create_lease(self) -> bool:
         if self._seen is not None and self._is_held_by_other(self._seen):
             return False  # deleted under its holder, who may act until it would have expired
-        body = {"metadata": {"name": self._name}, "spec": self._spec(None)}
+        body = {"metadata": {"name": self._name}, "spec": self._build_spec(None)}
         self._unsure = True
         try:
             stored = await self._client.create(resources.LEASE, body, self._namespace)
@@ -207,12 +207,12 @@ class LeaderElector:
             self._unsure = False
             return False
         self._unsure = False
-        self._observe(stored)
+        self._observe_lease(stored)
         return True
 
-    async def _write(self, lease: Lease) -> None:
+    async def _write_lease(self, lease: Lease) -> None:
         # The metadata keeps foreign labels; the uid makes the write fail if the Lease was created again meanwhile.
-        body = {"metadata": msgspec.to_builtins(lease.metadata), "spec": self._spec(lease)}
+        body = {"metadata": msgspec.to_builtins(lease.metadata), "spec": self._build_spec(lease)}
         self._unsure = True
         try:
             stored = await self._client.replace(resources.LEASE, self._name, body, self._namespace)
@@ -220,9 +220,9 @@ class LeaderElector:
             self._unsure = False
             raise
         self._unsure = False
-        self._observe(stored)
+        self._observe_lease(stored)
 
-    def _observe(self, lease: Lease) -> None:
+    def _observe_lease(self, lease: Lease) -> None:
         # A label put on it is no sign of life: only what the holder writes counts.
         if self._seen is None or lease.spec != self._seen.spec:
             self._seen_at = self._clock()
@@ -237,7 +237,7 @@ class LeaderElector:
         """On our clock, for a Lease just observed."""
         return self._seen_at + (lease.spec.leaseDurationSeconds or self._times.lease_s)
 
-    def _spec(self, old: Lease | None) -> dict[str, object]:
+    def _build_spec(self, old: Lease | None) -> dict[str, object]:
         now = timestamp.micro()
         mine = old is not None and old.spec.holderIdentity == self.identity
         transitions = old.spec.leaseTransitions if old else 0
@@ -249,7 +249,7 @@ class LeaderElector:
             "leaseTransitions": transitions if old is None or mine else transitions + 1,
         }
 
-    async def _release(self) -> None:
+    async def _release_lease(self) -> None:
         if not (self.is_leader() or self._unsure):
             return
         self._set_leading(None)

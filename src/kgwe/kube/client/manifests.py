@@ -41,14 +41,14 @@ def load_manifests(path: Path) -> list[Document]:
         raise errors.Permanent(f"reading {path}: {exc}") from exc
     found = []
     for number, document in enumerate(documents, 1):
-        for where, each in _unpack(document, f"document {number}"):
+        for where, each in _unpack_list(document, f"document {number}"):
             if not _is_manifest(each):
                 raise errors.Permanent(f"{path}, {where}: needs apiVersion, kind and metadata.name, all of them text")
             found.append(each)
     return found
 
 
-def _unpack(document: Any, where: str) -> Iterator[tuple[str, Any]]:
+def _unpack_list(document: Any, where: str) -> Iterator[tuple[str, Any]]:
     """The items of a List (`kubectl get -o yaml` prints one), else the document itself."""
     if not isinstance(document, dict) or document.get("kind") != "List" or document.get("apiVersion") != "v1":
         yield where, document

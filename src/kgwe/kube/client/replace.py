@@ -40,10 +40,10 @@ class ProtobufReplacer(Generic[T]):
 
     async def merge(self, obj: T, patch: Mapping[str, Any], *, as_known: bool = True) -> None:
         """Carry out a merge patch; `as_known` is False if the object was written to since it was read."""
-        if not (as_known and await self._replace(obj, patch)):
+        if not (as_known and await self._try_replace(obj, patch)):
             await self._client.patch(self._resource, obj.metadata.name, patch, obj.metadata.namespace)
 
-    async def _replace(self, obj: T, patch: Mapping[str, Any]) -> bool:
+    async def _try_replace(self, obj: T, patch: Mapping[str, Any]) -> bool:
         raw = b"" if self._forbidden else self._bytes_of(obj)
         if not raw:
             return False

@@ -34,7 +34,7 @@ class WorkerPool(Generic[K]):
         self._stopping = False
 
     def start(self) -> None:
-        self._workers = [asyncio.create_task(self._work()) for _ in range(self._count)]
+        self._workers = [asyncio.create_task(self._run_worker()) for _ in range(self._count)]
 
     async def stop(self, *, grace_s: float = 0.0) -> None:
         """Close the queue and end the workers. A worker with a key has `grace_s` to finish it."""
@@ -49,7 +49,7 @@ class WorkerPool(Generic[K]):
                 worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
 
-    async def _work(self) -> None:
+    async def _run_worker(self) -> None:
         worker = asyncio.current_task()
         while not self._stopping:
             self._idle.add(worker)

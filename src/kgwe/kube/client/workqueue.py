@@ -50,7 +50,7 @@ class WorkQueue(Generic[K]):
             return
         self._dirty.add(key)
         if key not in self._working:
-            self._push(key)
+            self._push_key(key)
 
     def add_after(self, key: K, delay_s: float) -> None:
         """Add `key` once `delay_s` have passed; an earlier appointment already made stands."""
@@ -91,7 +91,7 @@ class WorkQueue(Generic[K]):
             return  # said twice: queueing it twice would give it to two workers
         self._working.remove(key)
         if key in self._dirty:
-            self._push(key)
+            self._push_key(key)
 
     def retry(self, key: K) -> float:
         """Add `key` again after a delay that doubles with each failure up to the ceiling; returns the delay."""
@@ -116,7 +116,7 @@ class WorkQueue(Generic[K]):
             timer.cancel()
         self._timers.clear()
 
-    def _push(self, key: K) -> None:
+    def _push_key(self, key: K) -> None:
         self._ready.append(key)
         self._wake_one()
 

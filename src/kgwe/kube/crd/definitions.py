@@ -105,12 +105,12 @@ async def install(client: KubeClient) -> None:
     for body in bodies:
         await client.apply(resources.CRD, body)
     for body in bodies:
-        await _established(client, body["metadata"]["name"])
+        await _wait_until_established(client, body["metadata"]["name"])
     for body in bodies:
-        await _served(client, body)
+        await _wait_until_served(client, body)
 
 
-async def _established(client: KubeClient, name: str) -> None:
+async def _wait_until_established(client: KubeClient, name: str) -> None:
     conditions: dict[str, dict[str, Any]] = {}
     for _ in range(_ESTABLISH_POLLS):
         stored = await client.get(resources.CRD, name)
@@ -124,7 +124,7 @@ async def _established(client: KubeClient, name: str) -> None:
     raise errors.Transient(f"waiting for the API server to serve {name}: {refusal}")
 
 
-async def _served(client: KubeClient, body: dict[str, Any]) -> None:
+async def _wait_until_served(client: KubeClient, body: dict[str, Any]) -> None:
     """Established comes a moment before the storage behind it is ready; until then requests are refused."""
     spec = body["spec"]
     path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"

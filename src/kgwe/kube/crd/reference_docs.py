@@ -27,43 +27,47 @@ def markdown(kinds: Iterable[type[schema.CustomObject]]) -> str:
     """The whole page."""
     shown = list(kinds)
     index = [
-        f"- [{_title(kind)}](#{_anchor(_title(kind))}): {schema.structural(kind)['description']}" for kind in shown
+        f"- [{_format_title(kind)}](#{_format_anchor(_format_title(kind))}): {schema.structural(kind)['description']}"
+        for kind in shown
     ]
-    return "\n".join([_INTRO, *index, "", *(_section(kind) for kind in shown)])
+    return "\n".join([_INTRO, *index, "", *(_format_section(kind) for kind in shown)])
 
 
-def _section(kind: type[schema.CustomObject]) -> str:
+def _format_section(kind: type[schema.CustomObject]) -> str:
     of = kind.definition
     tree = schema.structural(kind)
-    lines = [f"## {_title(kind)}", "", _description(kind), ""]
+    lines = [f"## {_format_title(kind)}", "", _format_description(kind), ""]
     scope = "namespaced" if of.namespaced else "cluster-wide"
     lines += [f"`{of.plural}` ({', '.join(of.short_names)}), {scope}.", ""]
     for part in ("spec", "status"):
         lines += [f"### {of.kind} {part}" if part == "spec" else f"### {of.kind} {part} (read only)", ""]
         lines += ["| field | type | default | accepted | meaning |", "|---|---|---|---|---|"]
-        lines += [_row(path, node, required=required) for path, node, required in _fields(tree["properties"][part], "")]
+        lines += [
+            _format_row(path, node, required=required)
+            for path, node, required in _list_fields(tree["properties"][part], "")
+        ]
         lines.append("")
-    if rules := list(_rules(tree, "")):
+    if rules := list(_list_rules(tree, "")):
         lines += ["Rules between fields:", ""]
         lines += [f"- {message}" for message in rules]
         lines.append("")
     return "\n".join(lines)
 
 
-def _title(kind: type[schema.CustomObject]) -> str:
+def _format_title(kind: type[schema.CustomObject]) -> str:
     return f"{kind.definition.kind} ({kind.definition.api_version})"
 
 
-def _description(kind: type[schema.CustomObject]) -> str:
+def _format_description(kind: type[schema.CustomObject]) -> str:
     return str(schema.structural(kind)["description"])
 
 
-def _anchor(title: str) -> str:
+def _format_anchor(title: str) -> str:
     """GitHub's: lower case, spaces to dashes, other signs dropped."""
     return "".join("-" if sign == " " else sign for sign in title.lower() if sign.isalnum() or sign in " -")
 
 
-def _fields(node: dict[str, Any], prefix: str) -> Iterator[tuple[str, dict[str, Any], bool]]:
+def _list_fields(node: dict[str, Any], prefix: str) -> Iterator[tuple[str, dict[str, Any], bool]]:
     """Every field below `node` with its dotted path, parents before children."""
     for name, child in node.get("properties", {}).items():
         path = f"{prefix}{name}"
@@ -71,32 +75,32 @@ def _fields(node: dict[str, Any], prefix: str) -> Iterator[tuple[str, dict[str, 
         # A pod template is Kubernetes' own; only its outermost requirement is ours to explain.
         if "x-kubernetes-preserve-unknown-fields" in child:
             continue
-        yield from _fields(child, f"{path}.")
-        yield from _fields(child.get("items", {}), f"{path}{_LIST_MARK}.")
+        yield from _list_fields(child, f"{path}.")
+        yield from _list_fields(child.get("items", {}), f"{path}{_LIST_MARK}.")
 
 
-def _row(path: str, node: dict[str, Any], *, required: bool) -> str:
+def _format_row(path: str, node: dict[str, Any], *, required: bool) -> str:
     default = node.get("default")
     shown = "**required**" if required else "" if default is None or isinstance(default, dict) else f"`{default!r}`"
     if isinstance(default, bool):
         shown = f"`{str(default).lower()}`"
     elif isinstance(default, str):
         shown = f"`{default}`"
-    cells = (f"`{path}`", _type(node), shown, _accepted(node), node.get("description", ""))
+    cells = (f"`{path}`", _format_type(node), shown, _format_accepted(node), node.get("description", ""))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _type(node: dict[str, Any]) -> str:
+def _format_type(node: dict[str, Any]) -> str:
     if node.get("format") == "date-time":
         return "time"
     if node["type"] == "array":
-        return f"list of {_type(node['items'])}"
+        return f"list of {_format_type(node['items'])}"
     if "additionalProperties" in node:
-        return f"map of {_type(node['additionalProperties'])}"
+        return f"map of {_format_type(node['additionalProperties'])}"
     return str(node["type"])
 
 
-def _accepted(node: dict[str, Any]) -> str:
+def _format_accepted(node: dict[str, Any]) -> str:
     """Enum, bounds and rules of one field in words."""
     parts = []
     if choices := node.get("enum"):
@@ -118,11 +122,11 @@ def _accepted(node: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _rules(node: dict[str, Any], path: str) -> Iterator[str]:
+def _list_rules(node: dict[str, Any], path: str) -> Iterator[str]:
     if "properties" in node:
         where = f"`{path}`: " if path else ""
         yield from (f"{where}{rule['message']}" for rule in node.get("x-kubernetes-validations", ()))
     for name, child in node.get("properties", {}).items():
         here = f"{path}.{name}" if path else name
-        yield from _rules(child, here)
-        yield from _rules(child.get("items", {}), f"{here}{_LIST_MARK}")
+        yield from _list_rules(child, here)
+        yield from _list_rules(child.get("items", {}), f"{here}{_LIST_MARK}")

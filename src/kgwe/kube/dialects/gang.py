@@ -64,7 +64,8 @@ class Gang:
             yield dataclasses.replace(
                 self.request,
                 roles=tuple(
-                    dataclasses.replace(role, request=_inside(role.request, nodes)) for role in self.request.roles
+                    dataclasses.replace(role, request=_limit_to_nodes(role.request, nodes))
+                    for role in self.request.roles
                 ),
             )
         yield self.request
@@ -85,7 +86,7 @@ def _nodes_of(tree: Tree, domain: str) -> tuple[str, ...]:
     )
 
 
-def _inside(request: Request, nodes: tuple[str, ...]) -> Request:
+def _limit_to_nodes(request: Request, nodes: tuple[str, ...]) -> Request:
     line = Requirement(NAME_FIELD, Operator.IN, nodes)
     terms = request.constraints.affinity
     inside = ((line,),) if terms is None else tuple((*term, line) for term in terms if term)
@@ -101,7 +102,7 @@ def gang_request(
     """All pods of one gang, as one request. `members` are all of its pods, also those that run already; `found`: what
     a look at them gave, if there was one."""
     try:
-        return _gang(members, request_of, found or presence.count_members(members))
+        return _build_gang(members, request_of, found or presence.count_members(members))
     except Unreadable as exc:
         return exc.problem
     except errors.Permanent as exc:
@@ -109,11 +110,11 @@ def gang_request(
         return Problem(str(exc))
 
 
-def _gang(members: Members, request_of: Callable[[core.Pod], Request], found: Presence) -> Gang:
+def _build_gang(members: Members, request_of: Callable[[core.Pod], Request], found: Presence) -> Gang:
     waiting, placed = found.waiting, found.placed
     speaking = found.speaking or members
-    key = _checked(members, speaking)
-    size: Size = _same(key, "size", [member.size for _, member in speaking])
+    key = _check_members(members, speaking)
+    size: Size = _common_value(key, "size", [member.size for _, member in speaking])
     _check_count(key, len(waiting) + len(placed), size, presence.count_missing(members, found))
     if not waiting:
         raise Unreadable(f"all pods of gang {key.title} are bound")
@@ -121,17 +122,19 @@ def _gang(members: Members, request_of: Callable[[core.Pod], Request], found: Pr
     roles = {role: least - started[role] for role, least in presence.read_roles(waiting).items()}
     pods = parts.split_roles(waiting, roles, request_of)
     parts.set_least(pods, size.least - started.total(), roles)
-    required = _required(key, pods, _same(key, "required level", [member.wish.required for _, member in waiting]))
+    required = _required_level(
+        key, pods, _common_value(key, "required level", [member.wish.required for _, member in waiting])
+    )
     pods = parts.merge_parts(pods)
     wishes = [member.wish for _, member in waiting]
     request = GangRequest(
         parts.as_roles(pods),
         required=required,
-        preferred=_most([wish.preferred for wish in wishes]),
-        strategy=_strategy([wish.strategy for wish in wishes]),
-        hardware=_hardware(key, wishes),
+        preferred=_most_frequent([wish.preferred for wish in wishes]),
+        strategy=_choose_strategy([wish.strategy for wish in wishes]),
+        hardware=_choose_hardware(key, wishes),
         min_network_gb_per_s=max(wish.min_network_gb_per_s for wish in wishes),
-        priority=_priority(waiting),
+        priority=_gang_priority(waiting),
         name=key.title,
     )
     return Gang(
@@ -140,12 +143,12 @@ def _gang(members: Members, request_of: Callable[[core.Pod], Request], found: Pr
         order=tuple(pod for part in pods for pod in part.pods),
         expected={name: rank for rank, name in enumerate(each for part in pods for each in part.later) if name},
         bound=tuple(pod for pod, _ in placed),
-        preferred_domain=_most([wish.preferred_domain for wish in wishes]),
-        exclusive=_most([wish.exclusive for wish in wishes]),
+        preferred_domain=_most_frequent([wish.preferred_domain for wish in wishes]),
+        exclusive=_most_frequent([wish.exclusive for wish in wishes]),
     )
 
 
-def _checked(members: Members, speaking: Members) -> Key:
+def _check_members(members: Members, speaking: Members) -> Key:
     keys = {member.key for _, member in members}
     if len(keys) != 1:
         raise errors.InvariantBroken(f"a request for the members of {len(keys)} gangs")
@@ -169,7 +172,7 @@ def _check_count(key: Key, alive: int, size: Size, lacking: int) -> None:
         )
 
 
-def _same(key: Key, what: str, said: list[Any]) -> Any:
+def _common_value(key: Key, what: str, said: list[Any]) -> Any:
     """The one value that all give who give any."""
     given = {each for each in said if each}
     if len(given) > 1:
@@ -177,7 +180,7 @@ def _same(key: Key, what: str, said: list[Any]) -> Any:
     return given.pop() if given else ""
 
 
-def _required(key: Key, found: list[parts.Part], required: str) -> str:
+def _required_level(key: Key, found: list[parts.Part], required: str) -> str:
     """The level for all. A demand of the only role is one of the gang, and so is one of roles that share a domain."""
     if any(part.together and part.whole for part in found):
         shared = {(part.together, part.whole) for part in found}
@@ -197,22 +200,22 @@ def _required(key: Key, found: list[parts.Part], required: str) -> str:
     return required
 
 
-def _strategy(said: list[Strategy | None]) -> Strategy:
+def _choose_strategy(said: list[Strategy | None]) -> Strategy:
     given = set(said)
     return given.pop() or Strategy.CONSOLIDATED if len(given) == 1 else Strategy.CONSOLIDATED
 
 
-def _hardware(key: Key, wishes: list[TopologyRequest]) -> Hardware:
-    said = _same(key, "hardware", [wish.hardware for wish in wishes])
+def _choose_hardware(key: Key, wishes: list[TopologyRequest]) -> Hardware:
+    said = _common_value(key, "hardware", [wish.hardware for wish in wishes])
     return Hardware(said) if said else Hardware.PREFER_SAME
 
 
-def _most(said: list[str]) -> str:
+def _most_frequent(said: list[str]) -> str:
     """What most of those want who want any; of equally many the first by name."""
     counts = collections.Counter(each for each in said if each)
     return min(counts, key=lambda each: (-counts[each], each), default="")
 
 
-def _priority(waiting: Members) -> int:
+def _gang_priority(waiting: Members) -> int:
     """The priority of the group, else the lowest of its pods: so no pod is evicted for less."""
     return min(pod.spec.priority if member.priority is None else member.priority for pod, member in waiting)

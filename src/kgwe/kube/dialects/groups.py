@@ -57,14 +57,14 @@ class Groups:
         """The objects that manage the pod, the nearest first, as far as they are known."""
         reference, namespace = pod.metadata.controller, pod.metadata.namespace
         for _ in range(_HIGHEST):
-            owner = self._owner(reference, namespace)
+            owner = self._find_owner(reference, namespace)
             if owner is None:
                 return
             yield owner
             metadata: ObjectMeta = owner[1].metadata
             reference = metadata.controller
 
-    def _owner(self, reference: OwnerReference | None, namespace: str) -> tuple[Resource[Any], Any] | None:
+    def _find_owner(self, reference: OwnerReference | None, namespace: str) -> tuple[Resource[Any], Any] | None:
         if reference is None:
             return None
         kind = self._kinds.get((reference.apiVersion.partition("/")[0], reference.kind))

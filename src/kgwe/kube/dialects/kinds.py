@@ -19,40 +19,42 @@ if TYPE_CHECKING:
     from kgwe.kube.client.client import KubeClient
 
 
-def _namespaced(group: str, version: str, plural: str, kind: str, struct: type[Any]) -> Resource[Any]:
+def _namespaced_resource(group: str, version: str, plural: str, kind: str, struct: type[Any]) -> Resource[Any]:
     return Resource(group, version, plural, kind, namespaced=True, type=struct)
 
 
-COSCHEDULING: Final = _namespaced(
+COSCHEDULING: Final = _namespaced_resource(
     "scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", gangs.CoschedulingPodGroup
 )
-COSCHEDULING_OLD: Final = _namespaced(
+COSCHEDULING_OLD: Final = _namespaced_resource(
     "scheduling.sigs.k8s.io", "v1alpha1", "podgroups", "PodGroup", gangs.CoschedulingPodGroup
 )
-VOLCANO: Final = _namespaced("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", gangs.VolcanoPodGroup)
+VOLCANO: Final = _namespaced_resource(
+    "scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", gangs.VolcanoPodGroup
+)
 HYPER_NODE: Final[Resource[Any]] = Resource(
     "topology.volcano.sh", "v1alpha1", "hypernodes", "HyperNode", namespaced=False, type=gangs.HyperNode
 )
-KAI: Final = _namespaced("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup", gangs.KaiPodGroup)
+KAI: Final = _namespaced_resource("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup", gangs.KaiPodGroup)
 
 #: of Kubernetes itself, the newest version first; a server may serve several
 POD_GROUPS: Final = tuple(
-    _namespaced("scheduling.k8s.io", version, "podgroups", "PodGroup", gangs.PodGroup)
+    _namespaced_resource("scheduling.k8s.io", version, "podgroups", "PodGroup", gangs.PodGroup)
     for version in ("v1beta1", "v1alpha3", "v1alpha2")
 )
 #: 1.35 alone has pods that point to a Workload; the later versions of the kind are only templates of PodGroups
-WORKLOAD: Final = _namespaced("scheduling.k8s.io", "v1alpha1", "workloads", "Workload", gangs.Workload)
+WORKLOAD: Final = _namespaced_resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload", gangs.Workload)
 
-JOB_SET: Final = _namespaced("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", gangs.JobSet)
-LEADER_WORKER_SET: Final = _namespaced(
+JOB_SET: Final = _namespaced_resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", gangs.JobSet)
+LEADER_WORKER_SET: Final = _namespaced_resource(
     "leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet", gangs.LeaderWorkerSet
 )
 
 #: Kubeflow's; the MPI operator's own MPIJob is the newer of the two
 TRAINING_JOBS: Final = (
-    _namespaced("kubeflow.org", "v2beta1", "mpijobs", "MPIJob", gangs.TrainingJob),
+    _namespaced_resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob", gangs.TrainingJob),
     *(
-        _namespaced("kubeflow.org", "v1", f"{kind.lower()}s", kind, gangs.TrainingJob)
+        _namespaced_resource("kubeflow.org", "v1", f"{kind.lower()}s", kind, gangs.TrainingJob)
         for kind in ("PyTorchJob", "MPIJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob")
     ),
 )
@@ -87,7 +89,7 @@ async def find_served(client: KubeClient, kinds: Iterable[Resource[Any]] = KINDS
     found: dict[tuple[str, str], Resource[Any]] = {}
     for kind in kinds:
         if kind.api_version not in plurals:
-            plurals[kind.api_version] = await _plurals(client, kind)
+            plurals[kind.api_version] = await _list_plurals(client, kind)
         if kind.plural in plurals[kind.api_version]:
             found.setdefault((kind.group, kind.plural), kind)
     return tuple(found.values())
@@ -106,7 +108,7 @@ async def find_readable(client: KubeClient) -> tuple[tuple[Resource[Any], ...], 
     return tuple(found), forbidden
 
 
-async def _plurals(client: KubeClient, kind: Resource[Any]) -> frozenset[str]:
+async def _list_plurals(client: KubeClient, kind: Resource[Any]) -> frozenset[str]:
     try:
         answer = await client.request("GET", f"/apis/{kind.group}/{kind.version}")
     except errors.NotFound:

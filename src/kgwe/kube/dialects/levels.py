@@ -39,16 +39,16 @@ class Levels:
         """The level that `text` names, by label or by its own name; `source` is where it was written."""
         if text in (NODE, NVLINK, CLUSTER, *self.network):
             return text
-        for name in self._named(text):
+        for name in self._list_named(text):
             known = name if name in (NODE, NVLINK, *self.network) else _ALSO.get(name, "")
             if known in (NODE, NVLINK, *self.network):
                 return known
         raise Unreadable(
             f"{source} names {text!r}, and no level of this cluster is read from such a label: use one of "
-            f"{', '.join(self._offered())}, or add the label to spec.topology.levels of the SchedulerConfig"
+            f"{', '.join(self._list_offered())}, or add the label to spec.topology.levels of the SchedulerConfig"
         )
 
-    def _named(self, key: str) -> Iterator[str]:
+    def _list_named(self, key: str) -> Iterator[str]:
         """Names of the levels whose labels have this key, the cluster's own first."""
         if key == _HOST_NAME:
             yield NODE
@@ -57,7 +57,7 @@ class Levels:
         if key in (*self.labels.nvlink, *NVLINK_KEYS):
             yield NVLINK
 
-    def _offered(self) -> Iterator[str]:
+    def _list_offered(self) -> Iterator[str]:
         keys = {level.name: level.keys[0] for level in self.labels.levels}
         yield f"{NODE} ({_HOST_NAME})"
         yield NVLINK

@@ -56,7 +56,7 @@ def count_members(members: Members) -> Presence:
         pod = each[0]
         if is_present(pod):
             (ended if podspec.is_terminal(pod) else placed if pod.spec.nodeName else waiting).append(each)
-    return Presence(waiting, placed, _done([*placed, *waiting], ended))
+    return Presence(waiting, placed, _count_done([*placed, *waiting], ended))
 
 
 def count_missing(members: Members, found: Presence | None = None) -> int:
@@ -100,23 +100,23 @@ def is_present(pod: core.Pod) -> bool:
     return all(gate.name == PLAN_GATE for gate in pod.spec.schedulingGates)
 
 
-def _done(alive: Members, succeeded: Members) -> collections.Counter[str]:
+def _count_done(alive: Members, succeeded: Members) -> collections.Counter[str]:
     """What owners and pods tell.
 
     Pods of a Job that are done may be out of sight; the Job counts them. Those of an owner that has no other pods are
     of an earlier run.
     """
-    told = {_owner(pod): member for pod, member in alive}
+    told = {_owner_uid(pod): member for pod, member in alive}
     done: collections.Counter[str] = collections.Counter()
     for member in told.values():
         done[member.role] += member.done or 0
     for pod, member in succeeded:
-        if (other := told.get(_owner(pod))) is not None and other.done is None:
+        if (other := told.get(_owner_uid(pod))) is not None and other.done is None:
             done[member.role] += 1
     return +done
 
 
-def _owner(pod: core.Pod) -> str:
+def _owner_uid(pod: core.Pod) -> str:
     if not pod.metadata.ownerReferences:
         return ""
     controller = pod.metadata.controller

@@ -56,7 +56,7 @@ def find_membership(pod: core.Pod, groups: Groups) -> Membership | None:
         except Unreadable as exc:
             return Membership(_alone(pod), dialect.name, problem=exc.problem)
         if key is not None:
-            return _member(pod, key, groups, dialect, spoken)
+            return _read_member(pod, key, groups, dialect, spoken)
     return None
 
 
@@ -70,7 +70,7 @@ def _spoken(pod: core.Pod, groups: Groups) -> set[str]:
     return {key if key in requests.OWN_KEYS else values.domain_of(key) for each in said for key in each}
 
 
-def _member(pod: core.Pod, key: Key, groups: Groups, dialect: Dialect, spoken: set[str]) -> Membership | None:
+def _read_member(pod: core.Pod, key: Key, groups: Groups, dialect: Dialect, spoken: set[str]) -> Membership | None:
     wishing = not spoken.isdisjoint(requests.KEYS)
     try:
         member = dialect.member(pod, key, groups)

@@ -85,12 +85,12 @@ def read_requests(pod: core.Pod, groups: Groups, group: TopologyRequest, spoken:
     ask = read_annotations(pod, groups)
     others = [(group, "its group")]
     if _KUEUE_DOMAIN in spoken:
-        others.append((_kueue(pod, groups.levels), "Kueue's annotations"))
+        others.append((_read_kueue(pod, groups.levels), "Kueue's annotations"))
     if _KAI_DOMAIN in spoken:
-        others.append((_kai(ask, groups.levels, segments=not group.segments), "KAI's annotations"))
+        others.append((_read_kai(ask, groups.levels, segments=not group.segments), "KAI's annotations"))
     if _SEED_DOMAIN in spoken:
-        others.append((_seed(ask, groups.levels), "the annotations of topology.scheduler"))
-    return _over(_own(ask, groups.levels), _agreed(others) if len(others) > 1 else group)
+        others.append((_read_topology_scheduler(ask, groups.levels), "the annotations of topology.scheduler"))
+    return _prefer_own(_read_own(ask, groups.levels), _combine_requests(others) if len(others) > 1 else group)
 
 
 def read_annotations(pod: core.Pod, groups: Groups) -> Said:
@@ -110,7 +110,7 @@ def read_annotations(pod: core.Pod, groups: Groups) -> Said:
 # --- the dialects ---------------------------------------------------------------------------------------
 
 
-def _own(ask: Said, levels: Levels) -> TopologyRequest:
+def _read_own(ask: Said, levels: Levels) -> TopologyRequest:
     required, preferred = (ask(key) and levels.find_level(ask(key), key) for key in _OWN_KEYS[:2])
     return TopologyRequest(
         required, preferred, _own_segments(ask(OWN + "segment"), levels), hardware=_own_hardware(ask(HARDWARE))
@@ -135,7 +135,7 @@ def _own_segments(text: str, levels: Levels) -> tuple[Segment, ...]:
     )
 
 
-def _kueue(pod: core.Pod, levels: Levels) -> TopologyRequest:
+def _read_kueue(pod: core.Pod, levels: Levels) -> TopologyRequest:
     """Kueue speaks of pod sets, which are roles here; only a pod set group speaks of more.
 
     Where Kueue itself has placed the pod, its node selector holds what was wished.
@@ -189,7 +189,7 @@ def _kueue_slices(said: Mapping[str, str]) -> list[tuple[int, str, str]]:
     return [(values.read_number(size, size_key), level, level_key)] if level else []
 
 
-def _kai(ask: Said, levels: Levels, *, segments: bool) -> TopologyRequest:
+def _read_kai(ask: Said, levels: Levels, *, segments: bool) -> TopologyRequest:
     """`segments` is False where KAI's pod grouper has made subgroups of them already."""
     required, preferred = (ask(key) and levels.find_level(ask(key), key) for key in _KAI_KEYS)
     size, level = (ask(key) for key in _KAI_SEGMENT_KEYS)
@@ -201,7 +201,7 @@ def _kai(ask: Said, levels: Levels, *, segments: bool) -> TopologyRequest:
     return TopologyRequest(required, preferred, (segment,))
 
 
-def _seed(ask: Said, levels: Levels) -> TopologyRequest:
+def _read_topology_scheduler(ask: Said, levels: Levels) -> TopologyRequest:
     count, domain, rate, latency, strategy = (ask(key) for key in _SEED_KEYS)
     if not any((count, domain, rate, latency, strategy)):
         return TopologyRequest()
@@ -222,7 +222,7 @@ def _seed(ask: Said, levels: Levels) -> TopologyRequest:
 # --- together -------------------------------------------------------------------------------------------
 
 
-def _agreed(wishes: list[tuple[TopologyRequest, str]]) -> TopologyRequest:
+def _combine_requests(wishes: list[tuple[TopologyRequest, str]]) -> TopologyRequest:
     """All requests combined. Each field comes from the request that sets it; two that differ are an error."""
     result: dict[str, Any] = {}
     source: dict[str, str] = {}
@@ -232,7 +232,7 @@ def _agreed(wishes: list[tuple[TopologyRequest, str]]) -> TopologyRequest:
             if not value:
                 continue
             if field.name == "segments":
-                value = _both(result.get(field.name, ()), value)
+                value = _combine_segments(result.get(field.name, ()), value)
             elif field.name in result and result[field.name] != value:
                 raise Unreadable(
                     f"{source[field.name]} and {name} want different things ({field.name}: "
@@ -242,12 +242,12 @@ def _agreed(wishes: list[tuple[TopologyRequest, str]]) -> TopologyRequest:
     return TopologyRequest(**result)
 
 
-def _both(some: tuple[Segment, ...], more: tuple[Segment, ...]) -> tuple[Segment, ...]:
+def _combine_segments(some: tuple[Segment, ...], more: tuple[Segment, ...]) -> tuple[Segment, ...]:
     """Segments of two sources hold at once: they nest, or the gang is refused for numbers that do not divide."""
     return tuple(dict.fromkeys((*some, *more)))
 
 
-def _over(mine: TopologyRequest, other: TopologyRequest) -> TopologyRequest:
+def _prefer_own(mine: TopologyRequest, other: TopologyRequest) -> TopologyRequest:
     """Ours where we say anything; a role that has to be in one place stays there."""
     said = {
         field.name: getattr(mine, field.name)
@@ -256,5 +256,5 @@ def _over(mine: TopologyRequest, other: TopologyRequest) -> TopologyRequest:
     }
     if mine.segments:
         whole = tuple(segment for segment in other.segments if segment.size == ALL)
-        said["segments"] = _both(whole, mine.segments)
+        said["segments"] = _combine_segments(whole, mine.segments)
     return dataclasses.replace(other, **said)

@@ -73,7 +73,7 @@ def split_roles(
 ) -> list[Part]:
     """The pods by role and request, in the order of ranks; `roles` are in that order too."""
     order = {role: number for number, role in enumerate(roles)}
-    entries = [entry for pod, member in members for entry in _entries(pod, member, request_of)]
+    entries = [entry for pod, member in members for entry in _list_entries(pod, member, request_of)]
     entries.sort(key=lambda entry: (order.get(entry.role, len(order)), entry.role, *entry.place))
     parts: dict[tuple[Any, ...], tuple[Part, list[str]]] = {}
     # Most are like the one before, which is sooner seen than looked up.
@@ -90,7 +90,7 @@ def split_roles(
     return found
 
 
-def _entries(pod: core.Pod, member: Membership, request_of: Callable[[core.Pod], Request]) -> Iterator[_Entry]:
+def _list_entries(pod: core.Pod, member: Membership, request_of: Callable[[core.Pod], Request]) -> Iterator[_Entry]:
     wish, later = member.wish, member.followers
     place = (sort_key(member.block), member.index is None, member.index or 0, sort_key(pod.metadata.name))
     yield _Entry((*place, 0), member.role, request_of(pod), wish.segments, wish.together, member.block, pod)
@@ -150,14 +150,14 @@ def merge_parts(parts: list[Part]) -> list[Part]:
     """Neighbours that ask for the same become one part."""
     result: list[Part] = []
     for part in parts:
-        if result and (joined := _joined(result[-1], part)) is not None:
+        if result and (joined := _try_join(result[-1], part)) is not None:
             result[-1] = joined
         else:
             result.append(part)
     return result
 
 
-def _joined(a: Part, b: Part) -> Part | None:
+def _try_join(a: Part, b: Part) -> Part | None:
     if a.request != b.request or a.together != b.together or not a.is_rigid:
         return None
     segments = a.segments

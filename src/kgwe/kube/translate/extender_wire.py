@@ -124,7 +124,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _EXTENDER: Final = "an extender"
 
 
-def _read(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, kind: str) -> T:
+def _decode_body(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, kind: str) -> T:
     """Permanent, saying what is wrong, whatever the bytes are."""
     try:
         return decoder.decode(body)
@@ -136,7 +136,7 @@ class Args:
     """A filter or prioritize request. Of the pod it is read who it is; what it asks for, only the watch tells."""
 
     def __init__(self, body: bytes) -> None:
-        args = _read(_ARGS, body, _EXTENDER)
+        args = _decode_body(_ARGS, body, _EXTENDER)
         self._names: list[str] | None = None
         self.uid = args.Pod.metadata.uid
         self.namespace = args.Pod.metadata.namespace
@@ -149,7 +149,7 @@ class Args:
         elif (nodes := bytes(args.Nodes)) != b"null":
             # Without nodeCacheCapable whole nodes come; their names are all that is needed of them.
             _check_count(nodes.count(b'"metadata"') // 2)
-            items = _read(_NODES, nodes, _EXTENDER).items or ()
+            items = _decode_body(_NODES, nodes, _EXTENDER).items or ()
             _check_count(len(items))
             self._raw = _encode([node.metadata.name for node in items])
         else:
@@ -161,7 +161,7 @@ class Args:
 
     def names(self) -> list[str]:
         if self._names is None:
-            self._names = _read(_NAMES, self._raw, _EXTENDER)
+            self._names = _decode_body(_NAMES, self._raw, _EXTENDER)
         return self._names
 
     def reply_with_scores(self, points: Sequence[int]) -> bytes:
@@ -211,13 +211,13 @@ def reply_with_victims(kept: Mapping[str, MetaVictims]) -> bytes:
 
 
 def read_preempt(body: bytes) -> PreemptArgs:
-    args = _read(_PREEMPT, body, "a preemption")
+    args = _decode_body(_PREEMPT, body, "a preemption")
     _check_count(len(args.NodeNameToMetaVictims or args.NodeNameToVictims or ()))
     return args
 
 
 def read_bind(body: bytes) -> BindArgs:
-    return _read(_BIND, body, "a bind")
+    return _decode_body(_BIND, body, "a bind")
 
 
 def _check_count(nodes: int) -> None:

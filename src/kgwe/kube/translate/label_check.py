@@ -54,11 +54,11 @@ def check_labels(config: TopologyLabels, nodes: Sequence[Mapping[str, str]], *, 
         return LabelCheck(
             ready=True, reason=IN_USE, message=f"in use; labels as preset {found}, found by looking at nodes"
         )
-    uses = [_use(level, nodes) for level in topology.read_label_keys(config).levels]
+    uses = [_count_use(level, nodes) for level in topology.read_label_keys(config).levels]
     absent = [use for use in uses if not use.nodes]
     # A preset lists levels that not every network has; levels written out are all meant.
-    if absent and (config.levels or len(_network(uses)) == len(_network(absent))):
-        return LabelCheck(ready=False, reason=NOT_FOUND, message=_missing(config, absent, nodes))
+    if absent and (config.levels or len(_network_levels(uses)) == len(_network_levels(absent))):
+        return LabelCheck(ready=False, reason=NOT_FOUND, message=_describe_missing(config, absent, nodes))
     first = uses[0]
     if first.nodes < first.of:
         words = f"in use; {first.words()}: each of the others counts as a domain of its own"
@@ -66,18 +66,21 @@ def check_labels(config: TopologyLabels, nodes: Sequence[Mapping[str, str]], *, 
     return LabelCheck(ready=True, reason=IN_USE, message=f"in use; {first.words()}")
 
 
-def _use(level: LabelLevel, nodes: Sequence[Mapping[str, str]]) -> _Use:
+def _count_use(level: LabelLevel, nodes: Sequence[Mapping[str, str]]) -> _Use:
     return _Use(level, sum(any(labels.get(key) for key in level.keys) for labels in nodes), len(nodes))
 
 
-def _network(uses: Sequence[_Use]) -> list[_Use]:
+def _network_levels(uses: Sequence[_Use]) -> list[_Use]:
     """Without the zone, which clouds label everywhere and which says nothing about switches."""
     return [use for use in uses if use.level.name != "zone"]
 
 
-def _missing(config: TopologyLabels, absent: Sequence[_Use], nodes: Sequence[Mapping[str, str]]) -> str:
+def _describe_missing(config: TopologyLabels, absent: Sequence[_Use], nodes: Sequence[Mapping[str, str]]) -> str:
     found = domain_labels.detect_preset(nodes)
-    there = any(use.nodes for use in _network([_use(level, nodes) for level in domain_labels.get_preset(found).levels]))
+    there = any(
+        use.nodes
+        for use in _network_levels([_count_use(level, nodes) for level in domain_labels.get_preset(found).levels])
+    )
     advice = f"; the labels of preset {found} are there" if there and found != config.preset else ""
     shown = absent if config.levels else absent[:1]
     effect = "every node counts as a domain of its own, and no work is kept together"

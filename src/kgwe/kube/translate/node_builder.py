@@ -79,13 +79,13 @@ class NodeBuilder:
         if not _has_gpus(offered):
             return None
         devices = {device.index: device for device in gpu_node.status.gpus} if gpu_node else {}
-        divided = _divided(node, devices.values(), before.pieces or 0 if before is not None else 0)
+        divided = _count_shares(node, devices.values(), before.pieces or 0 if before is not None else 0)
         if divided:
             # Every GPU is divided: none is given to a pod as a whole.
             offered = {**offered, amounts.GPU: math.ceil(offered.get(amounts.SHARED, 0) / divided)}
         shape = self._find_shape(offered, labels, gpu_node)
         layouts = mig_layouts.read_layouts(gpu_node)
-        cut = _cut(devices, offered, shape, layouts)
+        cut = _read_slices(devices, offered, shape, layouts)
         held_back = mig_layouts.find_held_back(devices.values(), layouts, labels, strategies)
         if not devices and mig_layouts.is_unknown(labels, strategies):
             held_back = frozenset(range(shape.gpu_count))
@@ -107,7 +107,7 @@ class NodeBuilder:
             ready=podspec.is_ready(node) and not node.spec.unschedulable and node.metadata.deletionTimestamp is None,
             healthy=_offered_cards(healthy, cut, offered.get(amounts.GPU, 0)),
             cut=cut,
-            reliability=_reliability(gpu_node),
+            reliability=_read_reliability(gpu_node),
             history=found.history,
             spot=_is_spot(labels, taints),
             cheap=labels.get(CHEAP_NODE_LABEL) == "true",
@@ -133,7 +133,7 @@ class NodeBuilder:
             model=labels.get(podspec.GPU_PRODUCT_LABEL) or model,
             memory_mib=min(first.memoryMiB, amounts.MOST_PIECES) if first else label,
             architecture=(first.architecture or family) if first else family,
-            geometry=_geometry(model),
+            geometry=_find_geometry(model),
         )
         return self._shapes.setdefault(shape, shape)
 
@@ -147,7 +147,7 @@ def _has_gpus(offered: Mapping[str, int]) -> bool:
     return any(amounts.is_gpu(resource) and count for resource, count in offered.items())
 
 
-def _divided(node: core.Node, devices: Iterable[GPUDevice], before: int) -> int:
+def _count_shares(node: core.Node, devices: Iterable[GPUDevice], before: int) -> int:
     """Into how many shares the device plugin divides each card; 0: it does not, or that is unknown."""
     offered, open_ = podspec.read_capacity(node, amounts.SHARED), podspec.read_allocatable(node)
     if not offered or (open_.get(amounts.GPU) and not open_.get(amounts.SHARED)):
@@ -176,12 +176,12 @@ def _is_healthy(device: GPUDevice) -> bool:
     return device.health.state != HealthState.UNHEALTHY
 
 
-def _reliability(gpu_node: GPUNode | None) -> float:
+def _read_reliability(gpu_node: GPUNode | None) -> float:
     told = gpu_node.status.reliability if gpu_node else None
     return 1.0 if told is None else min(max(told.score, 0.0), 1.0)
 
 
-def _geometry(model: str) -> mig.Geometry | None:
+def _find_geometry(model: str) -> mig.Geometry | None:
     try:
         return catalog.find(model).geometry
     except errors.Permanent:
@@ -193,7 +193,7 @@ def _slice_cards(offered: Mapping[str, int]) -> int:
     return int(any(name.startswith(amounts.MIG_PREFIX) and count for name, count in offered.items()))
 
 
-def _cut(
+def _read_slices(
     devices: Mapping[int, GPUDevice], offered: Mapping[str, int], shape: Shape, layouts: Mapping[str, MIGLayout]
 ) -> dict[int, tuple[Placement, ...]]:
     """Card -> its slices; of those only as many as the device plugin offers, and none that is to go."""
@@ -207,19 +207,21 @@ def _cut(
             resource = mig.resource_of(instance.profile)
             if left.get(resource, 0) > 0 and mig_layouts.is_offered(device, instance, layouts.get(device.uuid)):
                 left[resource] -= 1
-                found.append(_placement(shape, instance.profile, instance.start, instance.size, instance.memoryMiB))
+                found.append(
+                    _slice_placement(shape, instance.profile, instance.start, instance.size, instance.memoryMiB)
+                )
         cut[index] = tuple(found)
     if not devices and left and shape.gpu_count:
         numbers = iter(range(sum(left.values())))
         cut[shape.gpu_count - 1] = tuple(
-            _placement(shape, name.removeprefix(amounts.MIG_PREFIX), next(numbers), 1, 0)
+            _slice_placement(shape, name.removeprefix(amounts.MIG_PREFIX), next(numbers), 1, 0)
             for name, count in sorted(left.items())
             for _ in range(count)
         )
     return cut
 
 
-def _placement(shape: Shape, profile: str, start: int, size: int, memory_mib: int) -> Placement:
+def _slice_placement(shape: Shape, profile: str, start: int, size: int, memory_mib: int) -> Placement:
     known = shape.geometry.profiles.get(profile) if shape.geometry else None
     return mig.Placement(known or mig.Profile(profile, 1, size, (start,), 1, memory_mib), start)
 

@@ -78,7 +78,7 @@ class FleetReader:
             self._nodes[name] = node
         if before is not None and node is not None and _is_unchanged(before, node):
             return False
-        changed = self._rebuild(name)
+        changed = self._rebuild_node(name)
         self._read_holders(name)
         return changed
 
@@ -90,7 +90,7 @@ class FleetReader:
             self._gpu_nodes[name] = gpu_node
         if before is not None and gpu_node is not None and _is_gpu_node_unchanged(before, gpu_node):
             return False
-        changed = self._rebuild(name)
+        changed = self._rebuild_node(name)
         self._read_holders(name)
         return changed
 
@@ -104,7 +104,7 @@ class FleetReader:
             self._held[name] = held
 
     def set_slice(self, name: str, new: ResourceSlice | None) -> bool:
-        changed = [self._rebuild(node) for node in self.slices.set_slice(name, new)]
+        changed = [self._rebuild_node(node) for node in self.slices.set_slice(name, new)]
         return any(changed)
 
     def set_domain(self, name: str, domain: TopologyDomain | None) -> bool:
@@ -125,14 +125,14 @@ class FleetReader:
         known = [each and (each.spec, each.status.observedGeneration > 0) for each in (before, strategy)]
         if known[0] == known[1]:
             return False
-        changed = [self._rebuild(node) for node in self._nodes]
+        changed = [self._rebuild_node(node) for node in self._nodes]
         return any(changed)
 
     def set_history(self, scores: Mapping[str, float]) -> bool:
         """How well workloads ended in the domains of these nodes; 1.0 for all others."""
         before, self._history = self._history, dict(scores)
         names = [name for name in {*before, *scores} if before.get(name) != scores.get(name)]
-        changed = [self._rebuild(name) for name in names]
+        changed = [self._rebuild_node(name) for name in names]
         return any(changed)
 
     def domains(self) -> Iterable[TopologyDomain]:
@@ -151,7 +151,7 @@ class FleetReader:
 
     def cards(self, node: str) -> Cards:
         """The names of a node's GPUs and slices; none if they are not described."""
-        found = self._described(node)
+        found = self._find_gpu_node(node)
         if found is None:
             return Cards({}, {})
         devices = found.status.gpus
@@ -164,7 +164,7 @@ class FleetReader:
             },
         )
 
-    def _described(self, node: str) -> GPUNode | None:
+    def _find_gpu_node(self, node: str) -> GPUNode | None:
         """Its GPUNode, else what its ResourceSlices say."""
         claimable = self.slices.devices_on(node)
         return self._gpu_nodes.get(node) or (claimable.described if claimable else None)
@@ -232,10 +232,10 @@ class FleetReader:
             self._tree, self.problems = topology.build_tree(infos, self.labels(), self._domains.values())
         return self._tree
 
-    def _rebuild(self, name: str) -> bool:
+    def _rebuild_node(self, name: str) -> bool:
         before = self._built.pop(name, None), self._infos.pop(name, None)
-        node, gpu_node = self._nodes.get(name), self._described(name)
-        built = None if node is None else self._build(node, gpu_node, before[0])
+        node, gpu_node = self._nodes.get(name), self._find_gpu_node(name)
+        built = None if node is None else self._build_node(node, gpu_node, before[0])
         if node is None or built is None:
             if before[1] is not None:
                 self._tree = None
@@ -248,7 +248,7 @@ class FleetReader:
         self._built[name], self._infos[name] = (before[0] or built if is_same else built), info
         return not is_same
 
-    def _build(self, node: core.Node, gpu_node: GPUNode | None, before: Node | None) -> Node | None:
+    def _build_node(self, node: core.Node, gpu_node: GPUNode | None, before: Node | None) -> Node | None:
         name = node.metadata.name
         found = NodeObjects(
             node,

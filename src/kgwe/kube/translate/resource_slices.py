@@ -61,7 +61,7 @@ class DeviceSlices:
             return frozenset()
         nodes = frozenset(each.spec.nodeName for each in (before, self._slices.get(name)) if each is not None)
         for node in nodes:
-            self._read(node)
+            self._read_node(node)
         return nodes
 
     def devices_on(self, node: str) -> Claimable | None:
@@ -72,7 +72,7 @@ class DeviceSlices:
         """(node, UUID) of a device as a claim names it."""
         return self._names.get((pool, device))
 
-    def _read(self, node: str) -> None:
+    def _read_node(self, node: str) -> None:
         pools: dict[str, list[ResourceSlice]] = collections.defaultdict(list)
         for name in self._on[node]:
             pools[self._slices[name].spec.pool.name].append(self._slices[name])
@@ -100,19 +100,19 @@ def describe_node(node: str, devices: Iterable[Device]) -> GPUNode:
             whole[uuid] = device
         elif kind == "mig" and uuid and device.text("parentUUID"):
             slices[device.text("parentUUID")].append(device)
-    found = [*((uuid, device) for uuid, device in whole.items()), *_cut(whole, slices)]
-    gpus = tuple(_card(uuid, index, device, slices.get(uuid, ())) for index, (uuid, device) in _numbered(found))
+    found = [*((uuid, device) for uuid, device in whole.items()), *_list_cut(whole, slices)]
+    gpus = tuple(_build_gpu(uuid, index, device, slices.get(uuid, ())) for index, (uuid, device) in _number_gpus(found))
     model = gpus[0].model if gpus else ""
     return GPUNode(metadata=ObjectMeta(name=node), status=GPUNodeStatus(gpus=gpus, gpuCount=len(gpus), model=model))
 
 
-def _cut(whole: Mapping[str, Device], slices: Mapping[str, list[Device]]) -> Iterator[tuple[str, Device]]:
+def _list_cut(whole: Mapping[str, Device], slices: Mapping[str, list[Device]]) -> Iterator[tuple[str, Device]]:
     for parent, parts in slices.items():
         if parent not in whole:
             yield parent, parts[0]
 
 
-def _numbered(found: list[tuple[str, Device]]) -> list[tuple[int, tuple[str, Device]]]:
+def _number_gpus(found: list[tuple[str, Device]]) -> list[tuple[int, tuple[str, Device]]]:
     """By the minor numbers in their names where all have one of their own, else in the order of their UUIDs."""
     numbers = [int(match[1]) if (match := _MINOR.fullmatch(device.name)) else -1 for _, device in found]
     if -1 in numbers or len(set(numbers)) < len(numbers):
@@ -120,17 +120,17 @@ def _numbered(found: list[tuple[str, Device]]) -> list[tuple[int, tuple[str, Dev
     return sorted(zip(numbers, found, strict=True), key=lambda each: each[0])
 
 
-def _card(uuid: str, index: int, device: Device, slices: Iterable[Device]) -> GPUDevice:
+def _build_gpu(uuid: str, index: int, device: Device, slices: Iterable[Device]) -> GPUDevice:
     """`device`: the card itself, or one of the slices it is cut into."""
     model = device.text("productName")
     is_whole = device.text("type") == "gpu"
     # A slice's memory is not the card's: then the model tells, if it is known.
-    known = _model(model)
-    memory = _mib(device) if is_whole else known.memory_mib if known else 0
+    known = _find_model(model)
+    memory = _read_memory_mib(device) if is_whole else known.memory_mib if known else 0
     architecture = device.text("architecture")
     is_cut = not is_whole
     state = HealthState.UNKNOWN if device.is_open or is_cut else HealthState.UNHEALTHY
-    instances = tuple(each for part in slices if part.is_open and (each := _instance(part)) is not None)
+    instances = tuple(each for part in slices if part.is_open and (each := _read_slice(part)) is not None)
     return GPUDevice(
         uuid=uuid,
         index=index,
@@ -143,7 +143,7 @@ def _card(uuid: str, index: int, device: Device, slices: Iterable[Device]) -> GP
     )
 
 
-def _instance(device: Device) -> MIGInstance | None:
+def _read_slice(device: Device) -> MIGInstance | None:
     """A slice; None when it is not told where it lies on its card."""
     starts = sorted(int(match[1]) for name in device.capacity if (match := _MEMORY_SLICE.fullmatch(name)))
     profile = device.text("profile")
@@ -155,18 +155,18 @@ def _instance(device: Device) -> MIGInstance | None:
         instanceID=0,
         start=starts[0],
         size=len(starts),
-        memoryMiB=_mib(device),
+        memoryMiB=_read_memory_mib(device),
     )
 
 
-def _mib(device: Device) -> int:
+def _read_memory_mib(device: Device) -> int:
     try:
         return quantity.parse_bytes(device.capacity["memory"].value) // _MIB if "memory" in device.capacity else 0
     except errors.Permanent:
         return 0
 
 
-def _model(name: str) -> catalog.GpuModel | None:
+def _find_model(name: str) -> catalog.GpuModel | None:
     try:
         return catalog.find(name)
     except errors.Permanent:

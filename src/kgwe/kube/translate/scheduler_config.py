@@ -58,7 +58,7 @@ def build_config(
 
     `kubeconfig` is a file on kube-scheduler's machine. Without one kube-scheduler uses the service account of its pod.
     """
-    _check(url, tls)
+    _check_url(url, tls)
     extender: dict[str, Any] = {
         "urlPrefix": url.rstrip("/"),
         "filterVerb": "filter",
@@ -83,7 +83,7 @@ def build_config(
     }
 
 
-def _check(url: str, tls: ClientFiles | None) -> None:
+def _check_url(url: str, tls: ClientFiles | None) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise errors.Permanent(f"bad URL {url!r}: give http(s)://HOST:PORT")

@@ -32,30 +32,30 @@ def read_topology(node: GPUNode) -> Wiring:
     cards = [devices.get(index) for index in range(max(devices, default=-1) + 1)]
     links = [device.nvlink if device else None for device in cards]
     switch, down = _switch_links(links)
-    mesh = () if switch else _mesh(links)
+    mesh = () if switch else _read_mesh(links)
     linked = [link for link in links if link is not None] if switch or mesh else []
     version = min((link.version for link in linked), default=0)
     return Wiring(
-        slots=tuple(_slot(device) for device in cards),
+        slots=tuple(_read_slot(device) for device in cards),
         nvlink_version=version,
         switch_links=switch,
         mesh=mesh,
         nics=tuple(
-            Nic(nic.name, nic.gbitPerSecond, nic.numaNode, _path(nic.pcie), nic.rail) for nic in node.status.nics
+            Nic(nic.name, nic.gbitPerSecond, nic.numaNode, _read_path(nic.pcie), nic.rail) for nic in node.status.nics
         ),
         links_down=down,
         link_gb_per_s=_link_gb_per_s(linked, version),
     )
 
 
-def _slot(device: GPUDevice | None) -> Slot:
+def _read_slot(device: GPUDevice | None) -> Slot:
     if device is None:
         return Slot(bus="")
     bus = device.pcie.busID if device.pcie else ""
-    return Slot(bus, device.numaNode, device.cpuAffinity, _path(device.pcie))
+    return Slot(bus, device.numaNode, device.cpuAffinity, _read_path(device.pcie))
 
 
-def _path(location: PCIeLocation | None) -> PciePath:
+def _read_path(location: PCIeLocation | None) -> PciePath:
     if location is None or not (location.rootComplex or location.switches):
         return ()
     # Without a name of its own, a host bridge goes by what hangs on it: nameless bridges are not all the same one.
@@ -70,7 +70,7 @@ def _switch_links(links: Sequence[NVLinkState | None]) -> tuple[int, tuple[int, 
     return (wired, down if any(down) else ()) if any(up) else (0, ())
 
 
-def _mesh(links: Sequence[NVLinkState | None]) -> tuple[tuple[int, int, int], ...]:
+def _read_mesh(links: Sequence[NVLinkState | None]) -> tuple[tuple[int, int, int], ...]:
     """Direct links that are up; where the two ends differ, the fewer."""
     found: dict[tuple[int, int], int] = {}
     for card, link in enumerate(links):
@@ -149,7 +149,7 @@ def build_tree(
         places.append(
             domains.Place(
                 node=node.name,
-                path=tuple(said or _label(by_label, name) for name, said in zip(names, path, strict=False))
+                path=tuple(said or _read_label(by_label, name) for name, said in zip(names, path, strict=False))
                 or read.path,
                 nvlink=nvlink or read.nvlink or node.clique,
                 gb_per_s=node.gb_per_s,
@@ -161,7 +161,7 @@ def build_tree(
     return built, tuple(declared.problems)
 
 
-def _label(by_label: Mapping[str, str], level: str) -> str:
+def _read_label(by_label: Mapping[str, str], level: str) -> str:
     return by_label.get(level) or by_label.get(_ALSO.get(level, ""), "")
 
 
@@ -182,7 +182,7 @@ class _Declared:
         parent = self.objects.get(obj.spec.parent)
         if obj.spec.parent and parent is None:
             self.problems.append(f"{obj.metadata.name}: there is no domain {obj.spec.parent!r} to be its parent")
-        elif parent is not None and _height(parent) <= _height(obj):
+        elif parent is not None and _level_of(parent) <= _level_of(obj):
             self.problems.append(
                 f"{obj.metadata.name}: a {obj.spec.type} cannot lie in {obj.spec.parent!r}, a {parent.spec.type}"
             )
@@ -191,16 +191,16 @@ class _Declared:
         """(domain per level, NVLink domain); the path is empty when there are no objects at all."""
         if not self.objects:
             return (), ""
-        leaf, nvlink = self._member(node, nvlink=False), self._member(node, nvlink=True)
+        leaf, nvlink = self._find_domain(node, nvlink=False), self._find_domain(node, nvlink=True)
         path = [""] * len(LEVELS)
         # An NVLink domain tells where it lies too; the leaf is asked after it and has the last word.
         for start in (nvlink, leaf):
-            for obj in self._upwards(start):
+            for obj in self._list_ancestors(start):
                 if not _is_nvlink(obj):
-                    path[_height(obj)] = obj.metadata.name
+                    path[_level_of(obj)] = obj.metadata.name
         return tuple(path), nvlink.metadata.name if nvlink else ""
 
-    def _member(self, node: NodeInfo, *, nvlink: bool) -> TopologyDomain | None:
+    def _find_domain(self, node: NodeInfo, *, nvlink: bool) -> TopologyDomain | None:
         found = list(self._by_node.get((nvlink, node.name), ()))
         found += [
             obj
@@ -213,23 +213,23 @@ class _Declared:
             self.problems.append(f"node {node.name} is claimed by {named}; {found[0].metadata.name} keeps it")
         return found[0] if found else None
 
-    def _upwards(self, obj: TopologyDomain | None) -> Iterable[TopologyDomain]:
+    def _list_ancestors(self, obj: TopologyDomain | None) -> Iterable[TopologyDomain]:
         """The domain and those it lies in; every step leads to a higher kind, so it ends."""
         while obj is not None:
             yield obj
             parent = self.objects.get(obj.spec.parent)
-            obj = parent if parent is not None and _height(parent) > _height(obj) else None
+            obj = parent if parent is not None and _level_of(parent) > _level_of(obj) else None
 
     def speeds(self) -> dict[tuple[str, str], domains.Speed]:
         return {
-            (LEVELS[_height(obj)], name): domains.Speed(obj.spec.bandwidthGBps, obj.spec.oversubscription)
+            (LEVELS[_level_of(obj)], name): domains.Speed(obj.spec.bandwidthGBps, obj.spec.oversubscription)
             for name, obj in self.objects.items()
             if not _is_nvlink(obj) and (obj.spec.bandwidthGBps or obj.spec.oversubscription)
         }
 
     def connections(self) -> list[tuple[str, str, str]]:
         return [
-            (LEVELS[_height(obj)], name, other)
+            (LEVELS[_level_of(obj)], name, other)
             for name, obj in self.objects.items()
             if not _is_nvlink(obj)
             for other in obj.spec.connected
@@ -240,6 +240,6 @@ def _is_nvlink(obj: TopologyDomain) -> bool:
     return obj.spec.type == DomainType.NVLINK
 
 
-def _height(obj: TopologyDomain) -> int:
+def _level_of(obj: TopologyDomain) -> int:
     """Level of the domain; an NVLink domain is below them all."""
     return _LEVEL_OF.get(DomainType(obj.spec.type), -1)

@@ -137,7 +137,7 @@ class ConnectionPool:
         elif (handed := await self._wait_turn(deadline)) is not None:
             return handed
         try:
-            return await self._dial(deadline)
+            return await self._open_connection(deadline)
         except BaseException:
             self._free_place()
             raise
@@ -205,7 +205,7 @@ class ConnectionPool:
 
     # --- connecting -------------------------------------------------------------------------------------
 
-    async def _dial(self, deadline: float) -> Connection:
+    async def _open_connection(self, deadline: float) -> Connection:
         host, port, _ = self._server
         loop = asyncio.get_running_loop()
         until = min(loop.time() + self._timeouts.connect, deadline)

@@ -183,7 +183,7 @@ class _Compiler:
                 value = "moment(m.seconds) if m.HasField('seconds') else None"
             else:
                 value = self.construct(hint, source, draft, slim, "m")
-            self._ways[known] = _remembering(self.function(draft, value, "Root"))
+            self._ways[known] = _cached_reader(self.function(draft, value, "Root"))
         return self._ways[known]
 
     def _entry(self, source: Descriptor, draft: _Draft, slim: descriptor_pb2.DescriptorProto) -> str:
@@ -226,7 +226,7 @@ def _plain(here: str, origin: FieldDescriptor, default: str, *, or_none: bool) -
     return here if default in ("''", "0", "False", _REQUIRED) else f"({here} or {default})"
 
 
-def _remembering(read: Read) -> _Ways:
+def _cached_reader(read: Read) -> _Ways:
     seen: dict[bytes, Any] = {}
 
     def new(raw: bytes) -> Any:

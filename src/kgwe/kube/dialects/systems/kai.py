@@ -23,15 +23,15 @@ _NAME: Final = "pod-group-name"
 _SUBGROUP: Final = "kai.scheduler/subgroup-name"
 
 
-def _key(pod: core.Pod, _: Groups) -> Key | None:
+def _read_key(pod: core.Pod, _: Groups) -> Key | None:
     name = values.read_key(pod, _NAME)
     return Key(pod.metadata.namespace, "PodGroup.scheduling.run.ai", name) if name else None
 
 
-def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
+def _read_member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     found: gangs.KaiPodGroup = groups.get(key.namespace, key.name, kinds.KAI)
     source = f"PodGroup {key.title}"
-    wish = _wish(found.spec.topologyConstraint, groups.levels, source)
+    wish = _read_constraint(found.spec.topologyConstraint, groups.levels, source)
     if not found.spec.subGroups:
         least = 1 if found.spec.minMember is None else found.spec.minMember
         return Membership(key, KAI.name, Size(max(least, 1)), index=values.read_index(pod), wish=wish)
@@ -55,7 +55,7 @@ def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     )
 
 
-def _wish(constraint: gangs.TopologyConstraint | None, levels: Levels, source: str) -> TopologyRequest:
+def _read_constraint(constraint: gangs.TopologyConstraint | None, levels: Levels, source: str) -> TopologyRequest:
     if constraint is None:
         return TopologyRequest()
     required, preferred = constraint.requiredTopologyLevel, constraint.preferredTopologyLevel
@@ -86,7 +86,7 @@ class _Tree:
                 "minSubGroup out, or make a PodGroup of each"
             )
 
-    def _branch(self, leaf: str) -> list[SubGroup]:
+    def _list_ancestors(self, leaf: str) -> list[SubGroup]:
         """The leaf and what it lies in, upwards."""
         branch = [self._all[leaf]]
         while (parent := branch[-1].parent) and len(branch) <= len(self._all):
@@ -96,12 +96,12 @@ class _Tree:
     def wish(self, role: str, whole: TopologyRequest, levels: Levels) -> TopologyRequest:
         """What the PodGroup and the branch of one leaf want, in the order of the levels."""
         required, preferred, segments = whole.required, whole.preferred, []
-        for group in self._branch(role):
-            own = _wish(group.topologyConstraint, levels, self._source)
+        for group in self._list_ancestors(role):
+            own = _read_constraint(group.topologyConstraint, levels, self._source)
             preferred = preferred or own.preferred
             if not own.required:
                 continue
-            covered = sum(group in self._branch(leaf) for leaf in self.leaves)
+            covered = sum(group in self._list_ancestors(leaf) for leaf in self.leaves)
             if covered == 1:
                 segments.append(Segment(ALL, own.required))
             elif covered == len(self.leaves) and required in ("", own.required):
@@ -114,4 +114,4 @@ class _Tree:
         return TopologyRequest(required, preferred, tuple(segments))
 
 
-KAI: Final = Dialect("kai", frozenset({_NAME}), _key, _member)
+KAI: Final = Dialect("kai", frozenset({_NAME}), _read_key, _read_member)

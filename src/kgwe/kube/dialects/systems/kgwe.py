@@ -26,7 +26,7 @@ _RANK: Final = requests.OWN + "rank"
 _OF_OWNER: Final = "true"
 
 
-def _key(pod: core.Pod, groups: Groups) -> Key | None:
+def _read_key(pod: core.Pod, groups: Groups) -> Key | None:
     name = requests.read_annotations(pod, groups)(_GANG)
     return Key(pod.metadata.namespace, "kgwe.nvidia.io", name) if name not in ("", "false", _OF_OWNER) else None
 
@@ -36,8 +36,8 @@ def make_dialect(by_owner: Sequence[Dialect]) -> Dialect:
 
     def member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
         text = requests.read_annotations(pod, groups)
-        size = _size(text)
-        made = _made(pod, groups, by_owner) if size is None else None
+        size = _parse_size(text)
+        made = _read_owner(pod, groups, by_owner) if size is None else None
         if size is None and (made is None or made.size is None):
             raise Unreadable(f"gang {key.title} does not say how many pods it has: add {_SIZE}")
         rank = text(_RANK)
@@ -50,10 +50,10 @@ def make_dialect(by_owner: Sequence[Dialect]) -> Dialect:
             index=values.read_number(rank, _RANK, least=0) if rank else own.index,
         )
 
-    return Dialect(_NAME, frozenset({_GANG}), _key, member)
+    return Dialect(_NAME, frozenset({_GANG}), _read_key, member)
 
 
-def _size(text: Said) -> Size | None:
+def _parse_size(text: Said) -> Size | None:
     most, least = text(_SIZE), text(_LEAST)
     if not (most or least):
         return None
@@ -66,7 +66,7 @@ def _size(text: Said) -> Size | None:
     return Size(needed, pods)
 
 
-def _made(pod: core.Pod, groups: Groups, by_owner: Sequence[Dialect]) -> Membership | None:
+def _read_owner(pod: core.Pod, groups: Groups, by_owner: Sequence[Dialect]) -> Membership | None:
     """The pod's membership in the gang of its owner; None when no dialect knows the owner."""
     for dialect in by_owner:
         key = dialect.key(pod, groups)
@@ -85,14 +85,14 @@ def _nameless_key(pod: core.Pod, groups: Groups) -> Key | None:
     return Key(pod.metadata.namespace, "Pod", pod.metadata.name)
 
 
-def _nameless(pod: core.Pod, _: Key, __: Groups) -> Membership:
+def _reject_nameless(pod: core.Pod, _: Key, __: Groups) -> Membership:
     raise Unreadable(
         f'{_GANG} is "true", and pod {pod.metadata.name} has no owner whose pods KGWE could count: write the '
         f"name of the gang, and {_SIZE}"
     )
 
 
-NAMELESS: Final = Dialect(_NAME, frozenset({_GANG}), _nameless_key, _nameless)
+NAMELESS: Final = Dialect(_NAME, frozenset({_GANG}), _nameless_key, _reject_nameless)
 
 
 def _single_key(pod: core.Pod, groups: Groups) -> Key | None:
@@ -100,8 +100,8 @@ def _single_key(pod: core.Pod, groups: Groups) -> Key | None:
     return Key(pod.metadata.namespace, "Pod", pod.metadata.name) if requests.has_requests(pod, groups) else None
 
 
-def _single(_: core.Pod, key: Key, __: Groups) -> Membership:
+def _read_single(_: core.Pod, key: Key, __: Groups) -> Membership:
     return Membership(key, SINGLE.name, Size(1, 1))
 
 
-SINGLE: Final = Dialect("pod", requests.KEYS, _single_key, _single)
+SINGLE: Final = Dialect("pod", requests.KEYS, _single_key, _read_single)

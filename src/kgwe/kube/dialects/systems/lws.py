@@ -20,19 +20,19 @@ _LEADER: Final = "leader"
 _WORKER: Final = "worker"
 
 
-def _key(pod: core.Pod, _: Groups) -> Key | None:
+def _read_key(pod: core.Pod, _: Groups) -> Key | None:
     name, group = (pod.metadata.labels.get(_LWS + word, "") for word in ("name", "group-index"))
     if not (name and group):
         return None
     return Key(pod.metadata.namespace, "LeaderWorkerSet.leaderworkerset.x-k8s.io", f"{name}-{group}")
 
 
-def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
+def _read_member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     size = values.read_number(values.read_key(pod, _LWS + "size"), _LWS + "size")
     index = values.read_number(pod.metadata.labels.get(_LWS + "worker-index", ""), _LWS + "worker-index", least=0)
     topology = pod.metadata.annotations.get(_LWS + "exclusive-topology", "")
     level = groups.levels.find_level(topology, _LWS + "exclusive-topology") if topology else ""
-    segments, alike = _subgroups(pod, groups, size, leads=index == 0)
+    segments, alike = _read_subgroups(pod, groups, size, leads=index == 0)
     worker = "" if alike else _WORKER
     template = _worker_later(pod, groups, waits=bool(topology)) if index == 0 and size > 1 else None
     return Membership(
@@ -48,7 +48,7 @@ def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     )
 
 
-def _subgroups(pod: core.Pod, groups: Groups, size: int, *, leads: bool) -> tuple[tuple[Segment, ...], bool]:
+def _read_subgroups(pod: core.Pod, groups: Groups, size: int, *, leads: bool) -> tuple[tuple[Segment, ...], bool]:
     """(segments, whether the leader is counted among the workers)."""
     topology = pod.metadata.annotations.get(_LWS + "subgroup-exclusive-topology", "")
     if not topology:
@@ -79,4 +79,4 @@ def _worker_later(pod: core.Pod, groups: Groups, *, waits: bool) -> core.Pod | N
     return core.Pod(ObjectMeta(name=f"{pod.metadata.name}-1", namespace=pod.metadata.namespace), template)
 
 
-LEADER_WORKER_SET: Final = Dialect("leaderworkerset", frozenset({values.domain_of(_LWS)}), _key, _member)
+LEADER_WORKER_SET: Final = Dialect("leaderworkerset", frozenset({values.domain_of(_LWS)}), _read_key, _read_member)

@@ -35,7 +35,7 @@ def _job_key(pod: core.Pod, groups: Groups) -> Key | None:
     return Key(pod.metadata.namespace, "Job.batch", owner.name) if asked else None
 
 
-def _job(pod: core.Pod, key: Key, groups: Groups) -> Membership:
+def _read_job(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     owner = pod.metadata.controller
     job: core.Job = groups.get(key.namespace, owner.name if owner else key.name, JOB_KIND)
     count = max(_at_once(job.spec.parallelism, job.spec.completions, job.status.succeeded), 1)
@@ -53,7 +53,7 @@ def count_succeeded(pod: core.Pod, groups: Groups) -> int | None:
     return jobs[0].status.succeeded if jobs else None
 
 
-JOB: Final = Dialect("job", requests.KEYS, _job_key, _job)
+JOB: Final = Dialect("job", requests.KEYS, _job_key, _read_job)
 
 
 # --- JobSet ---------------------------------------------------------------------------------------------
@@ -69,11 +69,11 @@ def _job_set_key(pod: core.Pod, groups: Groups) -> Key | None:
         return None
     found: gangs.JobSet | None = groups.find(pod.metadata.namespace, name, kinds.JOB_SET)
     own = values.read_key(pod, _JOB_SET + "replicatedjob-name")
-    later = found is not None and own not in [each.name for each in _first(found)]
+    later = found is not None and own not in [each.name for each in _first_jobs(found)]
     return Key(pod.metadata.namespace, "JobSet.jobset.x-k8s.io", f"{name}/{own}" if later else name)
 
 
-def _first(job_set: gangs.JobSet) -> list[gangs.ReplicatedJob]:
+def _first_jobs(job_set: gangs.JobSet) -> list[gangs.ReplicatedJob]:
     """The parts that are created at once; every other one is created when those before it run."""
     parts = job_set.spec.replicatedJobs
     policy = job_set.spec.startupPolicy
@@ -90,11 +90,11 @@ def _job_set(pod: core.Pod, key: Key, groups: Groups) -> Membership:
         raise Unreadable(
             f"JobSet {key.namespace}/{name} has no replicatedJob {own!r}, which pod {pod.metadata.name} names"
         )
-    together = _first(found) if key.name == name else [part]
-    left = {each.name: _left(key.namespace, name, each, groups) for each in together}
+    together = _first_jobs(found) if key.name == name else [part]
+    left = {each.name: _count_left(key.namespace, name, each, groups) for each in together}
     total = max(sum(left.values()), 1)
     child, inside = values.read_index(pod, (_JOB_SET + "job-index",)), values.read_index(pod, _COMPLETION_INDEX)
-    wish, followers = _exclusive(pod, groups, _child_pods(part), inside)
+    wish, followers = _read_exclusive(pod, groups, _child_pods(part), inside)
     return Membership(
         key,
         JOB_SET.name,
@@ -112,7 +112,7 @@ def _child_pods(part: gangs.ReplicatedJob) -> int:
     return max(_at_once(part.template.spec.parallelism, part.template.spec.completions), 1)
 
 
-def _left(namespace: str, job_set: str, part: gangs.ReplicatedJob, groups: Groups) -> int:
+def _count_left(namespace: str, job_set: str, part: gangs.ReplicatedJob, groups: Groups) -> int:
     """Pods of one part that have not succeeded."""
     left = 0
     for number in range(part.replicas):
@@ -121,7 +121,9 @@ def _left(namespace: str, job_set: str, part: gangs.ReplicatedJob, groups: Group
     return left
 
 
-def _exclusive(pod: core.Pod, groups: Groups, size: int, index: int | None) -> tuple[TopologyRequest, Followers | None]:
+def _read_exclusive(
+    pod: core.Pod, groups: Groups, size: int, index: int | None
+) -> tuple[TopologyRequest, Followers | None]:
     """Each child Job inside one domain; its other pods are admitted only once the first has a node."""
     topology = pod.metadata.annotations.get(_EXCLUSIVE, "")
     if not topology:
@@ -150,12 +152,12 @@ def _training_key(pod: core.Pod, groups: Groups) -> Key | None:
     if not name:
         return None
     found = groups.find(pod.metadata.namespace, name, *_training_kinds(pod))
-    if found is not None and _role(pod) == _LAUNCHER and _launches_later(found):
+    if found is not None and _read_role(pod) == _LAUNCHER and _launches_later(found):
         name = f"{name}/{_LAUNCHER}"
     return Key(pod.metadata.namespace, "TrainingJob.kubeflow.org", name)
 
 
-def _role(pod: core.Pod) -> str:
+def _read_role(pod: core.Pod) -> str:
     return (values.read_key(pod, _TRAINING + "replica-type") or values.read_key(pod, _TRAINING + "job-role")).lower()
 
 
@@ -169,7 +171,7 @@ def _launches_later(job: gangs.TrainingJob) -> bool:
     return job.spec.launcherCreationPolicy == "WaitForWorkersReady"
 
 
-def _training(pod: core.Pod, key: Key, groups: Groups) -> Membership:
+def _read_training_job(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     name = values.read_key(pod, _TRAINING + "job-name")
     found: gangs.TrainingJob = groups.get(key.namespace, name, *_training_kinds(pod))
     index = values.read_index(pod, (_TRAINING + "replica-index",))
@@ -188,7 +190,7 @@ def _training(pod: core.Pod, key: Key, groups: Groups) -> Membership:
         TRAINING.name,
         Size(least, total),
         roles=_with_slack(counts, total - least),
-        role=_role(pod),
+        role=_read_role(pod),
         index=index,
         done=0,
     )
@@ -209,4 +211,4 @@ def _with_slack(counts: dict[str, int], slack: int) -> tuple[tuple[str, int], ..
     return tuple((role, max(count - slack, 1) if role == largest else count) for role, count in counts.items())
 
 
-TRAINING: Final = Dialect("kubeflow", frozenset({values.domain_of(_TRAINING)}), _training_key, _training)
+TRAINING: Final = Dialect("kubeflow", frozenset({values.domain_of(_TRAINING)}), _training_key, _read_training_job)

@@ -27,7 +27,7 @@ def _coscheduling_key(pod: core.Pod, _: Groups) -> Key | None:
     return Key(pod.metadata.namespace, "PodGroup.scheduling.x-k8s.io", name) if name else None
 
 
-def _coscheduling(pod: core.Pod, key: Key, groups: Groups) -> Membership:
+def _read_coscheduling(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     if pod.metadata.labels.get(_OLDEST_NAME) == key.name:
         least, timeout_s = values.read_number(pod.metadata.labels.get(_OLDEST_SIZE, ""), _OLDEST_SIZE), None
     else:
@@ -42,7 +42,7 @@ COSCHEDULING: Final = Dialect(
     "coscheduling",
     frozenset(map(values.domain_of, (_LABEL, _OLD_LABEL, _OLDEST_NAME))),
     _coscheduling_key,
-    _coscheduling,
+    _read_coscheduling,
 )
 
 
@@ -63,9 +63,9 @@ def _kubernetes_key(pod: core.Pod, _: Groups) -> Key | None:
     return None
 
 
-def _kubernetes(pod: core.Pod, key: Key, groups: Groups) -> Membership | None:
+def _read_kubernetes(pod: core.Pod, key: Key, groups: Groups) -> Membership | None:
     if pod.spec.workloadRef is not None and key.kind.startswith("Workload"):
-        return _workload(pod, key, groups, pod.spec.workloadRef)
+        return _read_workload(pod, key, groups, pod.spec.workloadRef)
     found: gangs.PodGroup = groups.get(key.namespace, key.name, *kinds.POD_GROUPS)
     spec = found.spec
     if spec.parentCompositePodGroupName:
@@ -90,7 +90,7 @@ def _kubernetes(pod: core.Pod, key: Key, groups: Groups) -> Membership | None:
     )
 
 
-def _workload(pod: core.Pod, key: Key, groups: Groups, reference: core.WorkloadReference) -> Membership | None:
+def _read_workload(pod: core.Pod, key: Key, groups: Groups, reference: core.WorkloadReference) -> Membership | None:
     found: gangs.Workload = groups.get(key.namespace, reference.name, kinds.WORKLOAD)
     group = next((each for each in found.spec.podGroups if each.name == reference.podGroup), None)
     if group is None:
@@ -100,7 +100,7 @@ def _workload(pod: core.Pod, key: Key, groups: Groups, reference: core.WorkloadR
     return Membership(key, KUBERNETES.name, Size(max(group.policy.gang.minCount, 1)), index=values.read_index(pod))
 
 
-KUBERNETES: Final = Dialect("kubernetes", frozenset(), _kubernetes_key, _kubernetes, _is_grouped)
+KUBERNETES: Final = Dialect("kubernetes", frozenset(), _kubernetes_key, _read_kubernetes, _is_grouped)
 
 
 # --- Kueue ----------------------------------------------------------------------------------------------
@@ -113,11 +113,11 @@ def _kueue_key(pod: core.Pod, _: Groups) -> Key | None:
     return Key(pod.metadata.namespace, "Workload.kueue.x-k8s.io", name) if name else None
 
 
-def _kueue(pod: core.Pod, key: Key, _: Groups) -> Membership:
+def _read_kueue(pod: core.Pod, key: Key, _: Groups) -> Membership:
     total = values.read_number(pod.metadata.annotations.get(_KUEUE + "total-count", ""), _KUEUE + "total-count")
     named = pod.metadata.annotations.get(_KUEUE + "pod-index-label", "")
     index_keys = (_KUEUE + "pod-index", *([named] if named else []), *values.INDEX_KEYS)
     return Membership(key, KUEUE.name, Size(total, total), index=values.read_index(pod, index_keys))
 
 
-KUEUE: Final = Dialect("kueue", frozenset({values.domain_of(_KUEUE)}), _kueue_key, _kueue)
+KUEUE: Final = Dialect("kueue", frozenset({values.domain_of(_KUEUE)}), _kueue_key, _read_kueue)

@@ -17,22 +17,22 @@ _NAMES: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-na
 _TASK: Final = "volcano.sh/task-spec"
 
 
-def _key(pod: core.Pod, _: Groups) -> Key | None:
+def _read_key(pod: core.Pod, _: Groups) -> Key | None:
     name = next((pod.metadata.annotations[key] for key in _NAMES if pod.metadata.annotations.get(key)), "")
     return Key(pod.metadata.namespace, "PodGroup.scheduling.volcano.sh", name) if name else None
 
 
-def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
+def _read_member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     found: gangs.VolcanoPodGroup = groups.get(key.namespace, key.name, kinds.VOLCANO)
     spec, source = found.spec, f"PodGroup {key.title}"
-    required, preferred = _levels(spec.networkTopology, groups, source)
+    required, preferred = _read_levels(spec.networkTopology, groups, source)
     roles = {task: least for task, least in sorted(spec.minTaskMember.items()) if least > 0}
     role, block = values.read_key(pod, _TASK), ""
     segments: tuple[Segment, ...] = ()
-    policy = next((each for each in spec.subGroupPolicy if _selects(each, pod)), None)
+    policy = next((each for each in spec.subGroupPolicy if _selects_pod(each, pod)), None)
     if policy is not None:
         role = role or policy.name
-        segments, block, least = _subgroup(policy, pod, groups, source)
+        segments, block, least = _read_subgroup(policy, pod, groups, source)
         if least:
             roles[role] = max(least, roles.get(role, 0))
     return Membership(
@@ -47,7 +47,7 @@ def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     )
 
 
-def _levels(topology: gangs.NetworkTopology | None, groups: Groups, source: str) -> tuple[str, str]:
+def _read_levels(topology: gangs.NetworkTopology | None, groups: Groups, source: str) -> tuple[str, str]:
     """(required, preferred). Softly means as near as can be, whatever the tier named."""
     if topology is None:
         return "", ""
@@ -72,17 +72,17 @@ def _tier_named(name: str, groups: Groups, source: str) -> str:
 # --- subgroups ------------------------------------------------------------------------------------------
 
 
-def _selects(policy: gangs.SubGroupPolicy, pod: core.Pod) -> bool:
+def _selects_pod(policy: gangs.SubGroupPolicy, pod: core.Pod) -> bool:
     selector, labels = policy.labelSelector, pod.metadata.labels
     if selector is not None and not (
         selector.matchLabels.items() <= labels.items()
-        and all(_matches(line, labels.get(line.key)) for line in selector.matchExpressions)
+        and all(_matches_expression(line, labels.get(line.key)) for line in selector.matchExpressions)
     ):
         return False
     return all(labels.get(key) for key in policy.matchLabelKeys)
 
 
-def _matches(line: gangs.LabelRequirement, value: str | None) -> bool:
+def _matches_expression(line: gangs.LabelRequirement, value: str | None) -> bool:
     match line.operator:
         case "In":
             return value in line.values
@@ -96,13 +96,13 @@ def _matches(line: gangs.LabelRequirement, value: str | None) -> bool:
             raise Unreadable(f"subGroupPolicy: {line.operator!r} is none of In, NotIn, Exists, DoesNotExist")
 
 
-def _subgroup(
+def _read_subgroup(
     policy: gangs.SubGroupPolicy, pod: core.Pod, groups: Groups, source: str
 ) -> tuple[tuple[Segment, ...], str, int]:
     """(segments, name of the pod's own subgroup, fewest pods of all of them)."""
     size = values.check_number(policy.subGroupSize or 1, f"{source}: subGroupSize")
     least = size * max(policy.minSubGroups or 0, 0)
-    required, _ = _levels(policy.networkTopology, groups, source)
+    required, _ = _read_levels(policy.networkTopology, groups, source)
     if not required:
         return (), "", least
     if not policy.matchLabelKeys:
@@ -111,4 +111,4 @@ def _subgroup(
     return (Segment(size, required),), block, least
 
 
-VOLCANO: Final = Dialect("volcano", frozenset(map(values.domain_of, _NAMES)), _key, _member)
+VOLCANO: Final = Dialect("volcano", frozenset(map(values.domain_of, _NAMES)), _read_key, _read_member)
