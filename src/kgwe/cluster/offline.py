@@ -62,11 +62,11 @@ _NAMESPACED: Final = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD, resou
 
 
 class ClusterUnreadable(errors.Permanent):
-    """The user may not read what has to be known of the whole cluster."""
+    """The user may not read kinds that are needed of the whole cluster."""
 
 
 def read_only(client: KubeClient) -> KubeClient:
-    """The same client, but that it refuses to write."""
+    """The same client, which refuses to write."""
     return client.guarded(_refuse_write)
 
 
@@ -101,7 +101,7 @@ class View:
     # --- what is asked for ------------------------------------------------------------------------------
 
     def ask_of(self, workload: Workload) -> Ask:
-        """What a workload asks for, within the limits that hold for all; Permanent when it makes no sense."""
+        """What a workload asks for, within the limits of the SchedulerConfig; Permanent if it is invalid."""
         try:
             ask = workload_ask.build_ask(
                 workload, pod_template.build_pod_template(workload, names.DEFAULT_IMAGE), frozenset()
@@ -128,7 +128,7 @@ class View:
         return policy.check_allowed(ask, self.state.config)
 
     def config_problems(self) -> tuple[str, ...]:
-        """What is wrong with the scheduler's settings, as far as they and the nodes can be read."""
+        """Problems of the SchedulerConfig, as far as it and the nodes can be read."""
         config = self.state.config
         if config is None:
             return ()
@@ -141,7 +141,7 @@ class View:
     # --- what waits and what runs -----------------------------------------------------------------------
 
     def find_waiting(self) -> None:
-        """Find out all that waits."""
+        """Find everything that waits."""
         self.asks, self.problems = {}, {}
         for workload in self.state.workloads.values():
             uid = workload.meta.uid
@@ -207,7 +207,7 @@ class View:
         return int(version) if version and version.isdigit() else 0
 
     def held_by_namespace(self) -> dict[str, int]:
-        """Namespace -> thousandths of cards that its pods hold."""
+        """Namespace -> thousandths of GPUs that its pods hold."""
         found: dict[str, int] = {}
         for uid, pod in self.state.pods.items():
             milli = sum(grant_milli(grant, self.fleet.snapshot) for grant in self.fleet.grants(uid))
@@ -216,7 +216,7 @@ class View:
         return found
 
     def evictable(self) -> Evictable:
-        """What may be stopped for more important work, under names for people."""
+        """What may be preempted, under names for users."""
         budgets = DisruptionBudgets(self.state.budgets)
         running = tuple(self._list_victims(budgets))
         return Evictable(running, self.now_s, budgets.left)
@@ -317,7 +317,7 @@ class _List:
     kind: Resource[Any]
     #: empty: all of them
     namespace: str = ""
-    #: whether nothing can be said without it
+    #: whether it is required
     needed: bool = False
     problem: str = ""
     #: whether the user may not list it

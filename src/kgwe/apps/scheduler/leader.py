@@ -42,13 +42,13 @@ log = structlog.get_logger(__name__)
 
 # What a worker may take to finish its workload when the process stops.
 _GRACE_S = 5.0
-# Pods of one gang that come within this time are looked at once.
+# Pods of one gang that are created within this time are handled together.
 _GATHER_S = 0.01
-# A look at a workload of more pods waits for more news: 0.2 s with 2,048 pods, where a look takes 4 ms.
+# A large workload is reconciled less often: after 0.2 s with 2,048 pods, where reconciling takes 4 ms.
 _FEW_PODS = 64
 _GATHER_PER_POD_S = 0.0001
 _GATHER_MOST_S = 2.0
-# Failures in a row after which a workload's reservation is given back while it is tried again.
+# Failures in a row after which the reservation of a workload is released.
 _PATIENCE = 5
 
 
@@ -67,7 +67,7 @@ class Leader:
         self._workers = WorkerPool(
             self._queue, self._reconcile, workers=deps.settings.workers, on_error=self._handle_crash
         )
-        self._gathering: set[Key] = set()  # large workloads that are looked at in a moment
+        self._gathering: set[Key] = set()  # large workloads that are about to be reconciled
         self._planner = Planner(
             deps.state,
             deps.choosers,
@@ -140,7 +140,7 @@ class Leader:
             raise
 
     def _handle_refusal(self) -> None:
-        """The planner refused an owner: stopping others may help."""
+        """The planner refused an owner: preemption may help."""
         self._preemption.look_soon()
 
     def _count_pod_decision(self, strategy: str, placed: bool, took_s: float) -> None:  # noqa: FBT001 - a listener
@@ -166,7 +166,7 @@ class Leader:
             self._events.record(Event(resources.POD, pod.metadata, "Warning", held.code, note, "Scheduling"))
 
     def problem(self) -> str | None:
-        """Why this replica should not be relied on though it leads: its planning passes fail."""
+        """Why this leader is not ready: its planning passes fail."""
         return self._faults.problem
 
     async def __aenter__(self) -> Self:
@@ -213,7 +213,7 @@ class Leader:
         return self
 
     def _count_running(self) -> None:
-        """Work that was placed before this term counts against its namespace too."""
+        """Count workloads that were placed before this term against their namespaces."""
         ledger = self._state.ledger
         for owner in list(ledger.owners()):
             namespace = self._state.owners.namespace(owner)
@@ -223,13 +223,13 @@ class Leader:
             self._planner.count_running(owner, namespace, max(milli, 1), 0.0)
 
     def _handle_workload(self, key: Key) -> None:
-        """The object came or changed: news, but where the watch only shows what we wrote ourselves."""
+        """The object was added or changed: reconcile it, unless the watch only shows our own write."""
         workload = self._state.workloads.get(key)
         if workload is None or not self._reconciler.is_echo(workload):
             self._reconcile_soon(key)
 
     def _reconcile_soon(self, key: Key) -> None:
-        """Look at the workload; at one of many pods a little later, for each pod has news and a look is at them all."""
+        """Reconcile the workload; one with many pods a little later, because each of its pods causes a call."""
         workload = self._state.workloads.get(key)
         run = self._state.runs.get(workload.meta.uid) if workload is not None else None
         if run is None or len(run.seats) <= _FEW_PODS:
@@ -278,7 +278,7 @@ class Leader:
         self._gangs.stop_leading()
         self._unsubscribe()
         self._ending = True
-        # A write that has begun is finished rather than torn.
+        # Let writes that have begun finish.
         await self._workers.stop(grace_s=_GRACE_S)
         self._metrics.queue.set_function(lambda: 0)
         await self._periodic.stop()
@@ -292,7 +292,7 @@ class Leader:
         log.info("term_ended")
 
     def _handle_crash(self, key: Key, error: Exception) -> None:
-        """`_reconcile` handles the errors of a workload; this one is of its own."""
+        """`_reconcile` handles the errors of a workload; this is an error of `_reconcile` itself."""
         self._queue.retry(key)
         log.error("reconcile_crashed", workload=key, exc_info=error)
 
@@ -303,11 +303,11 @@ class Leader:
             result = await self._reconciler.reconcile(key)
             self._queue.forget(key)
         except errors.Conflict:
-            # Our view was stale; the watch brings the new one, and this makes sure of it.
+            # Our view was stale: the watch brings the new one, and the retry makes sure.
             result = "retry"
             self._queue.retry(key)
         except errors.NotFound:
-            result = "done"  # deleted under our hands
+            result = "done"  # deleted meanwhile
         except errors.KgweError as exc:
             if self._queue.failures(key) >= _PATIENCE:
                 self._reconciler.release_place(key)

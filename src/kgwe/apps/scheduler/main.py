@@ -141,11 +141,11 @@ class Scheduler:
         return list(informers.values())
 
     def _count_listener_error(self, _key: str, _error: Exception) -> None:
-        """The informer has logged it."""
+        """Count an error of a listener; the informer has logged it."""
         self.metrics.planning_errors.labels("listener").inc()
 
     def _read_again(self) -> None:
-        """Keys were replaced: objects that another replica signed with a new one were not believed so far."""
+        """Keys were replaced: read objects again that another replica signed with a new key."""
         listeners = self.state.listeners()
         for kind in (resources.JOB, resources.DEPLOYMENT, resources.POD):
             informer = next(each for each in self.informers if each.resource == kind)
@@ -164,7 +164,7 @@ class Scheduler:
     # --- probes -----------------------------------------------------------------------------------------
 
     def problem(self) -> str | None:
-        """Why this replica should not be called: the Service sends kube-scheduler's calls to the one that acts."""
+        """Why this replica is not ready: the Service sends kube-scheduler's calls to the leader only."""
         if self._port_problem:
             return self._port_problem
         if unsynced := self.leading.unsynced():
@@ -175,7 +175,7 @@ class Scheduler:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Act whenever this replica leads, until `stop` is set."""
-        # Probes are answered by the loop that does the work: when it hangs, so do they, and the kubelet restarts us.
+        # The same event loop answers the probes: if it hangs, they fail, and the kubelet restarts the process.
         app = probes.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
             await preflight.check_kinds(self.client, [informer.resource for informer in self.informers])
@@ -193,7 +193,7 @@ class Scheduler:
         log.info("scheduler_stopped", id=self.identity)
 
     async def _lead_in_terms(self, stop: asyncio.Event) -> None:
-        """Know the cluster, and act on it term by term."""
+        """Watch the cluster, and act on it in terms of leadership."""
         async with background.running(self._list_background_tasks()):
             await self.leading.run(stop, self._lead_once)
             await self.events.flush()
@@ -212,7 +212,7 @@ class Scheduler:
             yield self._elector.run()
 
     async def _expire_assumed(self) -> None:
-        """Places of pods that were not bound in time come free whether or not anyone asks for them."""
+        """Release the places of pods that were not bound in time."""
         while True:
             await asyncio.sleep(_EXPIRE_S)
             self.state.expire_assumed(time.monotonic())
@@ -239,7 +239,7 @@ class Scheduler:
                     await term.wait_end()
 
     async def _give_way(self, problem: http.PortTaken, stop: asyncio.Event) -> None:
-        """Leave the Lease to others until the port can be had."""
+        """Leave the Lease to other replicas until the port is free."""
         self.metrics.leader.set(0)
         self._port_problem = f"{problem}; the Lease is left to other replicas until the port is free"
         log.error("extender_port_taken", error=str(problem), next="the Lease is given back; trying again")
@@ -280,7 +280,7 @@ class Scheduler:
             yield
 
     async def _bind_pod(self, args: BindArgs) -> str:
-        """Bind the pod, and write the cards it was given on it in the same write."""
+        """Bind the pod, and write its GPUs on it in the same request."""
         holding = self.state.ledger.fleet.holding(args.PodUID)
         pod = self.state.pods.get(args.PodUID)
         is_told = pod is not None and placement_annotations.SIGNATURE_ANNOTATION in pod.metadata.annotations
@@ -315,7 +315,7 @@ class Scheduler:
 
 
 async def _measure_lag(report: Callable[[float], None]) -> None:
-    """How late the loop wakes who sleeps, at most, second by second."""
+    """Measure how late the event loop runs, as a maximum per second."""
     loop = asyncio.get_running_loop()
     while True:
         worst, until = 0.0, loop.time() + 1.0

@@ -1,4 +1,4 @@
-"""Changes the plan of a running gang: stores the new plan, and finds the pods that are not where it wants them.
+"""Changes the plan of a running gang: stores the new plan, and finds the misplaced pods.
 
 Misplaced pods are found from the run and its pods alone. A pod is misplaced if it is bound or pinned to another node
 than its seat's, if it was started in an earlier round of a gang that is restarted as a whole, or if it has a GPU that
@@ -43,11 +43,11 @@ async def store_plan(
     annotations: Mapping[str, str],
     signer: Signer | None = None,
 ) -> bool:
-    """Store a new plan where it replaces that one and no other; returns whether it did."""
+    """Store a new plan if the stored one is still `before`; returns whether it was stored."""
     name, namespace, meta = run.meta.name, run.meta.namespace, run.meta
     for _ in range(_TRIES):
         if meta.uid != run.meta.uid or not _has_plan(meta, before, signer):
-            return False  # another run, or another plan: what was decided does not fit it
+            return False  # another run or another plan: the decision is out of date
         new = dict(annotations) if signer is None else signer.sign_new_plan(meta, annotations)
         body = {"metadata": {"resourceVersion": meta.resourceVersion, "annotations": new}}
         try:
@@ -69,8 +69,10 @@ def _has_plan(meta: ObjectMeta, before: tuple[Seat, ...], signer: Signer | None)
 def find_misplaced(
     run: Run, pods: Iterable[core.Pod], sick: Callable[[str], int], cards: Callable[[core.Pod], int]
 ) -> Iterator[core.Pod]:
-    """`sick`: node -> mask of its sick cards; `cards`: those a pod has. A single pod is held by its Job and cannot
-    stray."""
+    """Pods that are not where the plan wants them. The Job of a single pod pins it, so it is never misplaced.
+
+    `sick`: node -> mask of its unhealthy GPUs; `cards`: the GPUs that a pod has.
+    """
     if len(run.seats) <= 1:
         return
     for pod in pods:

@@ -62,12 +62,12 @@ class Run:
     at_once: int = MOST_PODS
     start_time: str | None = None
     completion_time: str | None = None
-    #: KGWE wrote the annotations that tell the plan
+    #: KGWE wrote the annotations with the plan
     is_signed: bool = True
 
     @property
     def generation(self) -> int:
-        """The generation of the workload it was made from; 0 when it is not known."""
+        """The generation of the workload for which it was created; 0: unknown."""
         if not self.is_signed:
             return 0
         return max(
@@ -92,7 +92,7 @@ class Run:
     def reserved_seats(
         self, occupied: AbstractSet[int] = frozenset(), expected: AbstractSet[int] = frozenset()
     ) -> dict[int, Holding]:
-        """What it may still take: a seat for each pod that has not succeeded.
+        """The seats it needs: one for each pod that has not succeeded.
 
         Scaled down, it has the seats of its bound pods (`occupied`), and of the others as many as it may still bind
         pods: first those for which there are pods (`expected`).
@@ -108,7 +108,7 @@ class Run:
         return {number: Holding(seat.node, self.wanted, seat.gpus, seat.slices) for number, seat in seats}
 
     def seat_of(self, pod: core.Pod) -> int:
-        """The number of the pod's seat; -1 when it cannot be told."""
+        """The number of the pod's seat; -1: unknown."""
         if len(self.seats) == 1:
             return 0
         if not self.serves:
@@ -186,7 +186,7 @@ def drop_unsigned_plan(run: Run, signer: Signer | None) -> Run:
 
 
 def _is_within(wanted: Amounts, seats: Sequence[Seat]) -> bool:
-    """Whether a pod of the template as it is now wants no more GPUs than each seat has."""
+    """Whether a pod of the present template requests no more GPUs than each seat has."""
     gpus = wanted.get(amounts.GPU, 0)
     slices = sum(count for name, count in wanted.items() if name.startswith(amounts.MIG_PREFIX))
     return all(
@@ -213,7 +213,7 @@ def limit_to_workload(run: Run, workload: Workload) -> Run:
 
 
 def _within_plan(run: Run, workload: Workload) -> Amounts:
-    """What a pod takes, cut to what was planned.
+    """What a pod takes, limited to what was planned.
 
     Where the plan does not say, the spec does, if it is the one that was planned. Otherwise a seat reserves its GPUs
     and nothing else.

@@ -1,4 +1,4 @@
-"""What the SchedulerConfig object asks for, as the deciders take it; its defaults where there is none."""
+"""Settings of the SchedulerConfig in the form that placement needs, with defaults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def spec_of(config: SchedulerConfig | None) -> SchedulerConfigSpec:
 
 
 def with_device_mode(workload: Workload, config: SchedulerConfig | None) -> Workload:
-    """The workload, which gets its GPUs as it says itself, else as the cluster has it."""
+    """The workload with its device mode: its own, else that of the SchedulerConfig."""
     mode = workload.device_mode or spec_of(config).deviceMode
     # A share cannot be claimed.
     claims = mode == "DRA" and workload.resource != amounts.SHARED
@@ -36,11 +36,11 @@ def with_device_mode(workload: Workload, config: SchedulerConfig | None) -> Work
 
 
 def with_priority(workload: Workload, config: SchedulerConfig | None, classes: Mapping[str, int]) -> Workload:
-    """The workload with the priority that counts.
+    """The workload with its effective priority.
 
     Above the limit a workload has at most the value of the PriorityClass it names: deploy/priority.yaml checks that its
     user may use the class, and cannot read the value. Where no classes are known (a reader without that right), any
-    class will do.
+    class is accepted.
     """
     limit, asked = spec_of(config).maxUnprivilegedPriority, workload.asked_priority
     allowed = limit
@@ -51,7 +51,7 @@ def with_priority(workload: Workload, config: SchedulerConfig | None, classes: M
 
 
 def missing_class(workload: Workload, classes: Mapping[str, int]) -> str:
-    """Why the pods of the workload could not be created: their PriorityClass is not there; empty: it is.
+    """Why the pods of the workload cannot be created: their PriorityClass does not exist. Empty: it exists.
 
     Where no classes are known (a reader without that right), nothing is said.
     """
@@ -61,7 +61,7 @@ def missing_class(workload: Workload, classes: Mapping[str, int]) -> str:
 
 
 def priority_note(workload: Workload) -> str:
-    """What a user should know about a priority that counts for less than it says; empty: it counts in full."""
+    """A message about a priority that was limited; empty: it was not."""
     if workload.priority >= workload.asked_priority:
         return ""
     counts = f"spec.priority {workload.asked_priority} is capped to {workload.priority}"
@@ -129,12 +129,12 @@ def limit_ask(ask: Ask, config: SchedulerConfig | None) -> Ask:
 
 
 def _tighter_limit(one: int, other: int) -> int:
-    """0 is no limit."""
+    """The lower of two limits; 0: no limit."""
     return min(one, other) if one and other else one or other
 
 
 def check_allowed(ask: Ask, config: SchedulerConfig | None) -> Refusal | None:
-    """Why the settings do not let it be planned at all."""
+    """Why the settings do not allow it to be planned; None: they do."""
     if ask.request.gpus.slices and not spec_of(config).enableMIGSupport:
         message = "MIG is disabled. Set enableMIGSupport in the SchedulerConfig, or ask for whole GPUs."
         return Refusal(Reason.INVALID, message, possible=False)
@@ -142,10 +142,10 @@ def check_allowed(ask: Ask, config: SchedulerConfig | None) -> Refusal | None:
 
 
 def plan_timeout_s(config: SchedulerConfig | None, default_s: float) -> float:
-    """How long a plan may take to come true."""
+    """How long the pods of a plan may take to be bound."""
     return default_s if config is None else quantity.parse_duration(config.spec.schedulingTimeout)
 
 
 def max_attempts(config: SchedulerConfig | None) -> int | None:
-    """Placements in a row that may come to nothing before a workload waits for a change; None: any number."""
+    """How many placements in a row may fail before a workload waits for a change; None: any number."""
     return None if config is None else config.spec.maxSchedulingAttempts

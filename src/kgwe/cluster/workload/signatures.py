@@ -45,7 +45,7 @@ POD_DECISIONS: Final = frozenset(
         SIGNATURE_ANNOTATION,
     }
 )
-#: of a key, to tell it from the one before
+#: length of the id of a key
 _ID_CHARS: Final = 8
 # Objects with a forged decision that are remembered: further ones must not fill the memory.
 _MOST_REPORTED: Final = 10_000
@@ -109,7 +109,7 @@ class Signer:
         return new | {SIGNATURE_ANNOTATION: self._sign_facts(facts)}
 
     def sign_run(self, body: dict[str, Any], owner: str, seats: Sequence[Seat]) -> None:
-        """Sign the plan of a Job or Deployment before it is created, and what its template tells a single pod."""
+        """Sign the plan of a Job or Deployment before it is created, and the template of a single pod."""
         meta, template = body["metadata"], body["spec"]["template"].setdefault("metadata", {})
         namespace = meta["namespace"]
         meta["annotations"][SIGNATURE_ANNOTATION] = self._sign_facts(_plan_facts(namespace, owner, meta["annotations"]))
@@ -132,7 +132,7 @@ class Signer:
         return strip_decisions(pod)
 
     def report_forged(self, kind: str, uid: str) -> None:
-        """An object carries a decision that is not ours. It is read again with every change, and counted once."""
+        """Count an object with a forged decision, once, however often it is read."""
         if uid not in self._reported:
             self._reported[uid] = None
             if len(self._reported) > _MOST_REPORTED:
@@ -141,7 +141,7 @@ class Signer:
 
     def _is_signed(self, pod: core.Pod) -> bool:
         meta, notes = pod.metadata, pod.metadata.annotations
-        # The gate goes in the same write in which the seat comes.
+        # KGWE removes the gate in the write that adds the seat.
         if placement_annotations.is_gated(pod):
             return False
         text, node = notes.get(SIGNATURE_ANNOTATION, ""), signed_node(notes)
@@ -220,7 +220,7 @@ def _gpu_facts(given: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _compute_mac(key: bytes, facts: Facts) -> str:
-    # As JSON: no two lists of texts have the same.
+    # As JSON: different facts have different encodings.
     return hmac.digest(key, msgspec.json.encode(facts), "sha256").hex()[:_MAC_CHARS]
 
 

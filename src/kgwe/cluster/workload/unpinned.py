@@ -1,4 +1,4 @@
-"""Pods as their owners made them, before they were given their places."""
+"""Pods as their owners created them, without their places."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kgwe.kube.api import core
 
 
 def strip_placement(pod: core.Pod) -> core.Pod:
-    """Without a node, and without the affinity that holds it to its seat."""
+    """The pod without its node, and without the affinity that pins it to its seat."""
     spec = pod.spec
     if spec.nodeName:
         spec = msgspec.structs.replace(spec, nodeName="")
@@ -19,12 +19,12 @@ def strip_placement(pod: core.Pod) -> core.Pod:
 
 
 def without_pin(pod: core.Pod) -> core.Pod:
-    """As its owner would make it again: without the affinity to a seat that it has lost."""
+    """The pod as its owner would create it again: without the affinity that pins it."""
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=_remove_pin(pod.spec)))
 
 
 def _remove_pin(spec: core.PodSpec) -> core.Affinity:
-    """Without the line that names its node; a term that consisted of nothing else was not there before."""
+    """The affinity without the expression that pins the pod; a term with nothing else is removed."""
     required = spec.affinity.nodeAffinity.required
     here = placement_annotations.pinned_node(spec)
     if required is None or not here:

@@ -63,9 +63,9 @@ class Status:
     observed_generation: int = 0
     conditions: tuple[Condition, ...] = ()
     placed: Placed | None = None
-    #: (p50, p90) of when it is thought to start
+    #: (p50, p90) of its estimated start
     estimate: tuple[str, str] | None = None
-    #: what would start it now, in words
+    #: what would let it start now
     certificate: str = ""
     #: what it asked for and where it is, as `kubectl get` shows them
     gpus: str = ""
@@ -73,7 +73,7 @@ class Status:
 
 
 class Details(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a plan is as it is; stored with the plan, so that a restart can tell too. No looser than the CRD."""
+    """Why a plan was chosen; stored with the plan, for the status after a restart. Limits are those of the CRD."""
 
     score: Annotated[int, Meta(ge=0, le=100)] | None = None
     parts: Annotated[tuple[tuple[str, Annotated[float, Meta(ge=0)]], ...], Meta(max_length=8)] = ()
@@ -87,7 +87,7 @@ NO_DETAILS: Final = Details()
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """What a status says of a plan; the small kind has no room for it."""
+    """The plan in a status; the `gpu.warp.dev` kind has no fields for it."""
 
     placements: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
     """(node, pods, UUIDs of their GPUs) for runs of consecutive ranks on one node; the first of a large plan."""
@@ -102,7 +102,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the GPUs must be like."""
+    """Requirements on the GPUs."""
 
     preference: Preference = Preference.NONE
     min_bandwidth_gbps: float = 0.0
@@ -125,12 +125,12 @@ class Workload:
     pods: int
     #: whether the GPUs of its one pod may be divided among several
     divisible: bool
-    #: how its pods get their GPUs; empty: as the cluster has it
+    #: how its pods get their GPUs; empty: as the SchedulerConfig says
     device_mode: str
     needs: Needs
     nearness: TopologyRequest
     strategy: str
-    #: what counts, see `policy.with_priority`
+    #: the effective priority, see `scheduler_policy.with_priority`
     priority: int
     max_retries: int
     backoff_s: int
@@ -138,7 +138,7 @@ class Workload:
     preemptible: bool
     recovery: str
     expected_s: float | None
-    #: ranks it counts itself; 0: one for each GPU
+    #: number of ranks that it sets; 0: one for each GPU
     world_size: int
     framework: str
     model_name: str
@@ -146,9 +146,9 @@ class Workload:
     status: Status
     #: whether its pods get their GPUs by ResourceClaims
     claims: bool = False
-    #: the part of one card that its pod asks for; 0: whole cards or slices
+    #: the share of one GPU that its pod asks for; 0: whole GPUs or slices
     share: float = 0.0
-    #: what the spec asks for; more than `priority` where it may not have that much
+    #: the priority in the spec; `priority` may be limited
     asked_priority: int = 0
     #: PriorityClass of its pods
     priority_class: str = ""
@@ -173,7 +173,7 @@ class Workload:
 
     @property
     def finished(self) -> bool:
-        """It ended, and was not edited since: an edit of failed work asks for another try."""
+        """Whether it ended and was not edited since: an edit of a failed workload starts it again."""
         if self.status.phase == Phase.SUCCEEDED:
             return True
         return self.status.phase == Phase.FAILED and self.status.observed_generation == self.meta.generation
@@ -266,12 +266,12 @@ def _priority_class(template: dict[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
-# Ways to train in which every rank talks to every other all the time.
+# Strategies in which the ranks communicate all the time.
 _TALKATIVE: Final = frozenset({"ModelParallel", "Hybrid", "FSDP", "DeepSpeed"})
 
 
 def _read_preference(spec: GPUWorkloadSpec) -> Preference:
-    """What was asked for; work that says how much its ranks talk, and nothing of wiring, goes where wiring is best."""
+    """The topology preference; without one, a workload whose ranks communicate much prefers the best wiring."""
     preference = Preference(spec.gpuRequirements.topology.preference)
     distributed = spec.distributedConfig
     if preference is Preference.NONE and distributed is not None and distributed.strategy in _TALKATIVE:
@@ -336,7 +336,7 @@ def status_patch(workload: Workload, new: Status) -> dict[str, Any] | None:
 
 
 def _status_body(kind: Kind, status: Status) -> dict[str, Any]:
-    # Absent and empty mean the same to a reader; null in a merge patch takes the field away.
+    # Absent and empty mean the same; null in a merge patch removes the field.
     body = {
         "phase": status.phase or None,
         "message": status.message or None,

@@ -34,16 +34,16 @@ log = structlog.get_logger(__name__)
 
 _STRATEGIC_MERGE: Final = "application/strategic-merge-patch+json"
 _WORKERS: Final = 16
-# A pod that is asked to go is looked at again after this long: its node may have gone down meanwhile.
+# A pod that was evicted is checked again after this long: its node may have gone down meanwhile.
 _AGAIN_S: Final = 2.0
-# What a kubelet that is not ready may take beyond a pod's grace period before it is not waited for.
+# How long a kubelet that is not ready may exceed the grace period of a pod before the pod is force-deleted.
 _OVERDUE_S: Final = 10.0
-# A disruption budget that says no is asked again after at most this long.
+# After a refusal by a disruption budget, the eviction is tried again after at most this long.
 _CEILING_S: Final = 15.0
 
 
 async def mark_failed(client: KubeClient, pod: core.Pod, why: str) -> None:
-    """Say of a pod whose node is down that it has failed, by a disruption: its owner may then replace it."""
+    """Mark a pod on a lost node as failed by a disruption, so that its owner may replace it."""
     meta, now = pod.metadata, timestamp.seconds()
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "NodeFailed", "message": why}
     body = {
@@ -59,13 +59,13 @@ async def mark_failed(client: KubeClient, pod: core.Pod, why: str) -> None:
 
 
 class Evictor:
-    """The pods to delete in one term of leadership; each is looked at again until it is gone."""
+    """The pods to delete in one term of leadership; each is checked until it is gone."""
 
     def __init__(self, deps: Deps) -> None:
         self._client = deps.client
         self._state = deps.state
         self._queue: WorkQueue[str] = WorkQueue(base_s=0.5, ceiling_s=_CEILING_S)
-        self._why: dict[str, str] = {}  # pod uid -> why it goes
+        self._why: dict[str, str] = {}  # pod uid -> why it is deleted
         self._pool = WorkerPool(self._queue, self._remove_now, workers=_WORKERS, on_error=self._handle_error)
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ class Evictor:
         return uid in self._why
 
     def remove_pod(self, uid: str, why: str) -> None:
-        """Take the pod away, soon; asked twice, nothing more happens."""
+        """Delete the pod soon; a second call for the same pod has no effect."""
         if uid not in self._why:
             self._why[uid] = why
             self._queue.add(uid)
@@ -112,7 +112,7 @@ class Evictor:
         self._queue.add_after(uid, _AGAIN_S)
 
     def _must_force(self, pod: core.Pod) -> bool:
-        """Whether no kubelet can end it, or the kubelet should have done so by now."""
+        """Whether no kubelet can end the pod, or its kubelet should have done so by now."""
         found = self._state.reader.find_fault(pod.spec.nodeName) if pod.spec.nodeName else NodeFault.LOST
         if found is NodeFault.NOT_READY and (end := pod.metadata.deletionTimestamp):
             late_s = (dt.datetime.now(dt.UTC) - timestamp.parse(end)).total_seconds()

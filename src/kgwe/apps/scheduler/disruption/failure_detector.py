@@ -1,12 +1,12 @@
-"""When to believe that something has failed: not at once, and not when everything fails at once.
+"""Decides when a node or GPU counts as failed: after a delay, and later if a large part of the fleet fails at once.
 
-A node that is gone, unreachable or has a sick card is believed after a moment, in which others that failed with it come
-to light: what fails together is one question. A kubelet that says itself that it is not ready is given longer, for it
-often mends itself. Whatever comes back in that time never failed.
+A node that is gone or unreachable, or a GPU that is unhealthy, counts as failed after a short delay: failures that
+belong together are then handled by one plan. A kubelet that reports itself as not ready gets more time, because it
+often recovers. What recovers within this time never counts as failed.
 
-When a large part of the fleet falls silent at once, the network or the control plane is the likely cause, and moving
-everything would make it worse. Then all of it waits: each time longer while more and more fails, and only for as long
-as so much of the fleet is down.
+If a large part of the fleet becomes unreachable at once (a storm), the network or the control plane is the likely
+cause, and moving all workloads would make it worse. Then recovery waits, longer while more nodes fail, and only as long
+as so many nodes are down.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kgwe.kube.translate.node_health import NodeFault
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds, but for `share` and `least`."""
+    """Delays in seconds, and the size of a storm (`share`, `least`)."""
 
     gather_s: float = 1.0
     not_ready_s: float = 10.0
-    #: part of all nodes that must be down for it to be called a storm, and the least number of them
+    #: share of all nodes that must be down in a storm, and their least number
     share: float = 0.33
     least: int = 5
     hold_s: float = 30.0
@@ -37,7 +37,7 @@ class _Seen:
 
 
 class FailureDetector:
-    """Faults of nodes and of cards, each with its time. All times are the caller's monotonic clock."""
+    """Faults of nodes and GPUs, each with its time. All times are the caller's monotonic clock."""
 
     def __init__(self, patience: Patience = Patience()) -> None:  # noqa: B008 - frozen
         self.patience = patience
@@ -55,11 +55,11 @@ class FailureDetector:
         elif seen is None:
             self._nodes[name] = _Seen(fault, now)
         elif seen.fault is not fault:
-            # From silent to not ready, or back: it has been out of order all the time.
+            # From unreachable to not ready, or back: it has been down all the time.
             seen.fault = fault
 
     def observe_gpus(self, name: str, sick: int, now: float) -> None:
-        """Mask of the node's sick cards now."""
+        """Note the unhealthy GPUs of the node (a mask)."""
         for key in [key for key in self._cards if key[0] == name and not sick >> key[1] & 1]:
             del self._cards[key]
         for card in range(sick.bit_length()):
@@ -78,7 +78,7 @@ class FailureDetector:
         return min([*times, seen.since] if seen else times, default=None)
 
     def confirm_failures(self, now: float, nodes: int) -> float | None:
-        """Believe what is old enough; returns when to ask again, None: not before something changes."""
+        """Confirm faults that are old enough; returns when to call again. None: after the next change."""
         due = [self._confirmed_at(seen) for seen in self._nodes.values() if not seen.believed]
         held_until = self._storm_end(now, nodes)
         if held_until <= now:
@@ -89,11 +89,11 @@ class FailureDetector:
         return min(later, default=None)
 
     def failed_nodes(self) -> frozenset[str]:
-        """Nodes believed to have failed."""
+        """Nodes that count as failed."""
         return frozenset(name for name, seen in self._nodes.items() if seen.believed)
 
     def failed_gpus(self, now: float) -> dict[str, int]:
-        """Node -> mask of the cards believed to have failed."""
+        """Node -> mask of the GPUs that count as failed."""
         found: dict[str, int] = {}
         for (name, card), since in self._cards.items():
             if since + self.patience.gather_s <= now:
@@ -102,7 +102,7 @@ class FailureDetector:
 
     @property
     def held_until(self) -> float:
-        """Until when a storm holds everything back; 0: there is none."""
+        """Until when recovery waits because of a storm; 0: there is none."""
         return self._hold_until
 
     def _confirmed_at(self, seen: _Seen) -> float:
@@ -110,7 +110,7 @@ class FailureDetector:
         return seen.since + wait_s
 
     def _storm_end(self, now: float, nodes: int) -> float:
-        """Until when to wait because so much fails at once; 0: it does not."""
+        """Until when to wait because of a storm; 0: there is none."""
         count = len(self._nodes)
         if count < self.patience.least or count <= self.patience.share * nodes:
             self._hold_until, self._hold_s, self._counted = 0.0, self.patience.hold_s, 0

@@ -21,18 +21,18 @@ _MOST_NAMED: Final = 8
 
 @dataclass(frozen=True)
 class Failures:
-    """Nodes, and cards of nodes that are there."""
+    """Failed nodes, and failed GPUs of other nodes."""
 
     nodes: frozenset[str] = frozenset()
-    #: node -> mask of its sick cards
+    #: node -> mask of its failed GPUs
     cards: Mapping[str, int] = field(default_factory=dict)
 
     def affects(self, place: Holding) -> bool:
-        """Whether a pod cannot stay there. Cards count where they are known, not where they are guessed."""
+        """Whether a pod cannot stay at this place. Failed GPUs count only if the GPUs of the place are known."""
         return place.node in self.nodes or bool(place.gpus & self.cards.get(place.node, 0))
 
     def describe(self, places: Iterable[Holding], fault: Callable[[str], NodeFault | None]) -> str:
-        """What of it hit these places, for people."""
+        """The failures that affect these places, as text."""
         parts = []
         for node, cards in sorted(self._failed_gpus_of(places).items()):
             if node in self.nodes:
@@ -53,7 +53,7 @@ class Failures:
 
 
 def describe_moves(repaired: Repaired) -> str:
-    """What is planned for one that was hit."""
+    """The moves that are planned for an affected owner, as text."""
     moved = ", ".join(f"pod {move.member} moves to {move.node}" for move in repaired.moves[:_MOST_NAMED])
     moved += f" and {len(repaired.moves) - _MOST_NAMED} more pods move" * (len(repaired.moves) > _MOST_NAMED)
     again = f"; {counted(len(repaired.restarts), 'other pod')} restarting" if repaired.restarts else ""

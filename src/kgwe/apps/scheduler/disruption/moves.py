@@ -81,10 +81,10 @@ class RecoveryExecutor:
         on_lost: Callable[[set[str]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`again`: something could not be done; look at what failed again in a while.
+        """`again`: called when something could not be done and has to be tried again later.
 
-        `on_change`: hears of an owner whose recovery begins or ends; `on_lost`: hears of nodes that failed under a
-        workload which then failed too.
+        `on_change`: called with an owner whose recovery begins or ends. `on_lost`: called with failed nodes on which
+        a workload failed too.
         """
         self._client = deps.client
         self._state = deps.state
@@ -120,7 +120,7 @@ class RecoveryExecutor:
         await self._tasks.cancel()
 
     def execute_repair(self, repaired: Repaired, words: str, since: float, gang: GangRequest | None = None) -> None:
-        """Execute what is planned for one owner; `gang`: what its pods were placed by."""
+        """Execute the plan for one owner; `gang`: the request by which its pods were placed."""
         owner = repaired.workload
         before = self._under_way.get(owner)
         since = since if before is None else min(since, before.since)
@@ -137,7 +137,7 @@ class RecoveryExecutor:
 
     @property
     def moving(self) -> int:
-        """Pods that are on their way."""
+        """How many pods are being moved."""
         return sum(each.moves for each in self._under_way.values())
 
     def message_of(self, owner: str) -> str | None:
@@ -253,7 +253,7 @@ class RecoveryExecutor:
         self._tasks.spawn(self._delete_run(owner, run))
 
     async def _write_plan(self, owner: str, before: tuple[Seat, ...], annotations: Mapping[str, str]) -> None:
-        """Store the new plan where it replaces the old one, and nothing else; then see that it comes true."""
+        """Store the new plan if it replaces the old one, then execute it."""
         run = self._state.runs.get(owner)
         try:
             stored = run is not None and await relocation.store_plan(
@@ -303,7 +303,7 @@ class RecoveryExecutor:
         moved: dict[int, Holding] = {}
         for move in repaired.moves:
             if not move.member.isdigit():
-                continue  # it never had a seat: it is planned with those that wait
+                continue  # it never had a seat: it is planned with the other waiting pods
             seat = Seat.from_grant(move.node, move.grant)
             moved[int(move.member)] = Holding(seat.node, places[int(move.member)].amounts, seat.gpus, seat.slices)
         restarted = [int(member) for member in repaired.restarts if member.isdigit()]
@@ -375,7 +375,7 @@ class RecoveryExecutor:
 
 
 def _cards_of(seat: Seat) -> tuple[str, int]:
-    """Its node, and the mask of the cards that it has anything of."""
+    """(node, mask of the GPUs that the seat uses)"""
     return seat.node, functools.reduce(lambda mask, each: mask | 1 << each[0], seat.slices, seat.gpus)
 
 

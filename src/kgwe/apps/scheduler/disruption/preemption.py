@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# Refusals of one pass become one look.
+# Refusals of one pass are handled together.
 _GATHER_S: Final = 0.1
-# Work for which no victims were found is looked at again after this long at the earliest; and at the latest.
+# After a search without result, the next one for the same workload comes after this long at the earliest and latest.
 _PAUSE_S: Final = 2.0
 _AGAIN_S: Final = 15.0
-# Victims that have not gone after this long are not waited for any longer.
+# A preemption whose victims are not gone after this long ends.
 _PATIENCE_S: Final = 600.0
-# Waits that stopping others can end.
+# Reasons for waiting that preemption can help with.
 _HELPS: Final = frozenset(
     {
         Reason.INSUFFICIENT_GPU,
@@ -67,7 +67,7 @@ _HELPS: Final = frozenset(
         Reason.RECOVERING,
     }
 )
-# Pieces of work for which victims are looked for at one go.
+# Workloads for which one look searches victims.
 _MOST: Final = 8
 _LISTED: Final = 5
 
@@ -78,9 +78,9 @@ class PreemptionInProgress:
 
     since: float
     words: str
-    #: uids of the pods that must go
+    #: uids of the pods to stop
     pods: frozenset[str]
-    #: workload -> uid of its run that must go
+    #: workload -> uid of its run to delete
     runs: dict[str, str]
     evicted: bool = False
 
@@ -126,7 +126,7 @@ class PreemptionController:
         self._look_in(_GATHER_S)
 
     def handle_freed_capacity(self) -> None:
-        """A pod has gone: it may have been the last victim."""
+        """Capacity was freed: perhaps the last victim is gone."""
         for owner, each in list(self.under_way.items()):
             if self._planner.waiting_ask(owner) is None:
                 self._end_preemption(owner, "the workload is gone or was placed elsewhere")
@@ -198,7 +198,7 @@ class PreemptionController:
             self._look_in(_AGAIN_S)
 
     async def _try_preempt(self, ask: Ask, victims: Sequence[Running], budgets: DisruptionBudgets) -> bool:
-        """Whether victims were found for it. An error is this work's alone; it is tried again as seldom as others."""
+        """Returns whether victims were found. An error concerns this workload only; it is tried again as others are."""
         try:
             plan = await self._plan_preemption(ask, victims, budgets)
             if plan is not None:
@@ -209,7 +209,7 @@ class PreemptionController:
         return plan is not None
 
     def _list_preemptors(self) -> Iterator[Ask]:
-        """Work that waits, the most important first; each once per version of the fleet, and not too often."""
+        """Waiting workloads by priority; each once per version of the fleet, and not too often."""
         planner = self._planner
         lowest = min(self._census.list_preemptible_priorities(), default=None)
         if lowest is None:
@@ -223,7 +223,7 @@ class PreemptionController:
                 yield ask
 
     def _may_preempt(self, ask: Ask) -> bool:
-        """Whether the work may stop others: pods can say that they never do.
+        """Whether the workload may preempt others: pods can have a preemptionPolicy of Never.
 
         Where parts of a gang are bound to different places, room that one of them could use may not help the other.
         """
@@ -235,7 +235,7 @@ class PreemptionController:
         return all(pod.spec.preemptionPolicy != "Never" for pod in pods)
 
     def _list_victims(self, budgets: DisruptionBudgets) -> Iterator[Running]:
-        """Everything that says it may be stopped, with the budget it counts against."""
+        """Everything that consents to be stopped, with its disruption budget."""
         busy = frozenset().union(*(each.pods for each in self.under_way.values()))
         for running in self._census.list_preemptible(self._faults.record):
             pods = self._state.owners.pods(running.name)
@@ -247,7 +247,7 @@ class PreemptionController:
     async def _plan_preemption(
         self, ask: Ask, victims: Sequence[Running], budgets: DisruptionBudgets
     ) -> PreemptionPlan | None:
-        """In a thread, on a copy; what has changed on its nodes meanwhile makes it void."""
+        """Plan in a thread, on a copy of the fleet. The plan is void if its nodes have changed meanwhile."""
         fleet = self._state.fleet
         if self._copy is None:
             self._copy = ScratchFleet(fleet, fleet.weights)
@@ -286,7 +286,7 @@ class PreemptionController:
         if self._planner.waiting_ask(owner) != ask:
             return
         if not plan.victims:
-            self._planner.plan_soon()  # it starts without stopping anything
+            self._planner.plan_soon()  # it fits without preemption
             return
         pods = [pod for victim in plan.victims for pod in self._state.owners.pods(victim.workload)]
         runs = {
@@ -311,7 +311,7 @@ class PreemptionController:
         self._tasks.spawn(self._stop_victims(ask, preempting, pods, budgets))
 
     def _list_places(self, ask: Ask, plan: PreemptionPlan) -> Iterator[Holding]:
-        """The room the work will need, by rank."""
+        """The places of the workload, by rank."""
         whole = planning.divide_ask(self._state.fleet.fitter, ask)
         nodes = self._state.fleet.snapshot.nodes
         if whole.gang is not None:
@@ -325,7 +325,7 @@ class PreemptionController:
     async def _stop_victims(
         self, ask: Ask, preempting: PreemptionInProgress, pods: Sequence[core.Pod], budgets: DisruptionBudgets
     ) -> None:
-        """Pods under a budget first, one by one: when one is refused, the others are still running."""
+        """Stop pods with a disruption budget first, one by one: if one is refused, all others still run."""
         covered = [pod for pod in pods if pod.spec.nodeName and budgets.budget_of(pod)]
         others = [pod for pod in pods if pod.spec.nodeName and not budgets.budget_of(pod)]
         evicted: list[core.Pod] = []
@@ -358,7 +358,7 @@ class PreemptionController:
             await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=uid)
 
     async def _call_off(self, owner: str, why: errors.KgweError, evicted: Sequence[core.Pod]) -> None:
-        """Pods evicted already are created again by their owners; those of Jobs of ours at once."""
+        """End the preemption. Owners create evicted pods again; those of KGWE's own Jobs come back at once."""
         if owner in self.under_way:
             self._end_preemption(owner, str(why))
         refused = isinstance(why, DisruptionBudgetRefused)

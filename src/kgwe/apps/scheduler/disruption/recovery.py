@@ -1,12 +1,12 @@
 """Recovery from failed nodes and GPUs: finds the workloads that are hit, plans new places, and executes the plans.
 
-    node, GPUNode ──► believed? ──► who is hit ──► one plan for all ──► written down ──► old pods taken away
-                      (detector)     (census)      (plan_recovery)       in the Job       (evictor)
+    node, GPUNode ──► failed? ──► affected owners ──► one plan for all ──► stored in the Job ──► old pods deleted
+                     (detector)      (census)         (plan_recovery)                             (evictor)
                                                                                               │
                running again ◄── pinned to their new places (pinner) ◄── created by the Job ◄┘
 
 A new plan is reserved in memory, stored in the Job, and only then executed: pods that are not where the stored plan
-says are deleted. The API alone tells what is left to do, so a new leader continues. A single pod is pinned to its node
+says are deleted. The API shows what is left to do, so a new leader continues. A single pod is pinned to its node
 by its Job, which is deleted and created again; its new place is reserved meanwhile.
 
 A workload that finds no place keeps what it has and comes first whenever capacity is freed.
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from kgwe.placement.disruption.running import Member, Running
     from kgwe.placement.live.holding import Holding
 
-# Events that could help work without a place (a pod ends, a node comes) become one look.
+# Changes that could help an owner without a place (a pod ends, a node is added) are handled together.
 _GATHER_S: Final = 1.0
-# What could not be written is tried again after this long.
+# A write that failed is tried again after this long.
 _AGAIN_S: Final = 2.0
 
 #: reasons of the condition Degraded, beside Recovering
@@ -69,9 +69,9 @@ class RecoveryController:
         on_lost: Callable[[set[str]], None] = lambda _nodes: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_trouble`: hears of an owner whose trouble changed.
+        """`on_trouble`: called with an owner whose trouble changed.
 
-        `on_lost`: hears of nodes that failed, or with GPUs that did, once for every owner that was hit.
+        `on_lost`: called with the failed nodes, and nodes with failed GPUs, once for every affected owner.
         """
         self._state = deps.state
         self._gangs = deps.gangs
@@ -99,29 +99,29 @@ class RecoveryController:
                 hold_s=deps.settings.recovery_storm_hold_seconds,
             )
         )
-        self._lacking: dict[str, float] = {}  # owner that was hit and finds no place -> since when
+        self._lacking: dict[str, float] = {}  # affected owner without a new place -> since when
         self._left_alone: set[str] = set()
-        #: owner that was hit and stays as it is -> why
+        #: affected owner that stays as it is -> why
         self._stuck: dict[str, Trouble] = {}
-        self._inherited: frozenset[str] = frozenset()  # owners that an earlier term called degraded
-        self._settled_at = 0.0  # until then that stands
+        self._inherited: frozenset[str] = frozenset()  # owners that were degraded in an earlier term
+        self._settled_at = 0.0  # until when that counts
         self._on_trouble = on_trouble
         self._on_lost = on_lost
-        self._counted: set[str] = set()  # owners whose loss was told
+        self._counted: set[str] = set()  # owners whose loss was counted
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
 
     # --- what is heard ----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Look at everything once: failures may be old, and plans stored that were not carried out."""
+        """Check everything once: failures may be old, and stored plans may not have been executed."""
         for node in {place.node for owner in self._state.ledger.owners() for place in self._list_places(owner)}:
             self.handle_node_health(node)
         self._take_over_troubles()
         self._executor.resume()
 
     def _take_over_troubles(self) -> None:
-        """A workload stays Degraded until this term has had the time to find out for itself."""
+        """Keep workloads Degraded until this term has had the time to detect failures itself."""
         patience = self._detector.patience
         self._settled_at = self._clock() + patience.gather_s + patience.not_ready_s + _GATHER_S
         for workload in self._state.workloads.values():
@@ -133,7 +133,7 @@ class RecoveryController:
             self._look_at(self._settled_at)
 
     def trouble_of(self, owner: str) -> Trouble | None:
-        """Why an owner that has its place is not whole; None: it is, as far as is known."""
+        """Why an owner that has its place is degraded; None: it is not, as far as is known."""
         recovering = self._executor.message_of(owner)
         return (Reason.RECOVERING, recovering) if recovering is not None else self._stuck.get(owner)
 
@@ -166,7 +166,7 @@ class RecoveryController:
         await self._executor.stop()
 
     def handle_node_health(self, node: str) -> None:
-        """Something about the node, or its cards, may have changed."""
+        """The health of the node or of its GPUs may have changed."""
         now = self._clock()
         self._detector.observe_node(node, self._state.reader.find_fault(node), now)
         self._detector.observe_gpus(node, self._state.reader.unhealthy_gpus(node), now)
@@ -174,12 +174,12 @@ class RecoveryController:
             self._look_at(now)
 
     def handle_freed_capacity(self) -> None:
-        """Room may have come free: the planner gives it to those who lack it; whole gangs may have to move for it."""
+        """Capacity was freed: the planner gives it to affected owners first, and whole gangs may move to use it."""
         if self._lacking:
             self._look_at(self._clock() + _GATHER_S)
 
     def handle_found_place(self, lost: str) -> None:
-        """The planner has kept room for what an owner lost: look again, at once."""
+        """The planner has reserved a place for what an owner lost: plan its recovery now."""
         self._planner.confirm_plan(lost)
         self._look_for_failures()
 
@@ -221,7 +221,7 @@ class RecoveryController:
         failures = Failures(self._detector.failed_nodes(), self._detector.failed_gpus(now))
         hit = [owner for owner in self._state.ledger.owners() if any(map(failures.affects, self._list_places(owner)))]
         for owner in set(self._lacking).difference(hit):
-            self._stop_waiting(owner)  # what it lost has come back
+            self._stop_waiting(owner)  # the failed hardware has recovered
         inherited = self._inherited if now < self._settled_at else frozenset()
         for owner in set(self._stuck).difference(hit, inherited):
             self._clear_trouble(owner)
@@ -234,13 +234,13 @@ class RecoveryController:
         return tuple(effective_seats.effective_seats(self._state, owner).values())
 
     def _plan_recovery(self, hit: Sequence[str], failures: Failures) -> None:
-        """One plan for all that were hit; of that, as much is begun as may be on its way at the same time."""
+        """Make one plan for all affected owners, and begin as many moves as may run at the same time."""
         for owner in hit:
             self._executor.restart_failing(owner)
         known = [self._find_running(owner, failures) for owner in hit]
         asked = {running.name: running for running in known if running is not None}
         for owner in asked:
-            # What was found for it since is what it gets now, or better.
+            # The new plan may use the place that was reserved for it.
             self._state.ledger.withdraw_seats(Replacement(owner).text)
         for repaired in self._find_repairs(list(asked.values()), failures):
             if repaired.moves and self._executor.moving >= self._most:
@@ -259,7 +259,7 @@ class RecoveryController:
             return None
 
     def _find_repairs(self, hit: Sequence[Running], failures: Failures) -> Sequence[Repaired]:
-        """One plan for all; when planning for one of them fails with an error, one plan for the others."""
+        """One plan for all; if planning fails with an error for one owner, one plan for the others."""
         fleet = self._state.fleet
         failure = Failure(nodes=failures.nodes & fleet.snapshot.index.keys())
 
@@ -276,7 +276,7 @@ class RecoveryController:
         return found or ()
 
     def _is_open(self, owner: str) -> bool:
-        """Whether there is anything to plan for it now.
+        """Whether recovery plans for the owner now.
 
         The reconciler plans a run again of which no pod has found its place.
         """
@@ -286,7 +286,7 @@ class RecoveryController:
         return run is None or any(pod.spec.nodeName for pod in self._state.pods_of(run).values())
 
     def _failed_since(self, running: Running, failures: Failures) -> float:
-        """When the first of what hit it went wrong."""
+        """When the first of the failures that affect it began."""
         nodes = {place.node for place in self._list_places(running.name) if failures.affects(place)}
         times = [at for node in nodes if (at := self._detector.since(node)) is not None]
         return self._lacking.get(running.name, min(times, default=self._clock()))
@@ -321,13 +321,13 @@ class RecoveryController:
                 f"{cause}. No free GPUs for {counted(repaired.missing, 'pod')} that must move; waiting for some",
             )
         else:
-            self._stuck.pop(owner, None)  # from here on the repair that begins tells
+            self._stuck.pop(owner, None)  # from here on the recovery reports it
         self._metrics.recovery_plan_seconds.observe(self._clock() - since)
         self._metrics.recoveries.labels(repaired.outcome).inc()
         self._executor.execute_repair(repaired, f"{cause}. Recovery: {describe_moves(repaired)}", since, running.gang)
 
     def move_seats(self, owner: str, seats: Mapping[int, str], cause: str) -> None:
-        """Move seats of a gang of ours (number -> node) whose nodes do not take their pods; the other pods stay."""
+        """Move seats of a workload (number -> node) whose nodes do not take their pods; the other pods stay."""
         run = self._state.runs.get(owner)
         if self._executor.is_busy(owner):
             asyncio.get_running_loop().call_later(_AGAIN_S, self.move_seats, owner, seats, cause)
@@ -351,7 +351,7 @@ class RecoveryController:
                 )
 
     def _wait_for_room(self, running: Running, since: float) -> None:
-        """Let it wait for room before all others of its priority, and let others make way for it."""
+        """Let the owner wait for room before all others of its priority; preemption may make room for it."""
         self._lacking[running.name] = since
         ask = gang_group.ask_for_lost(running, self._state.fleet, *self._name_in_requests(running.name))
         if ask is not None:
@@ -372,7 +372,7 @@ class RecoveryController:
 
 
 def _mark_leaving(member: Member, node: str) -> Member:
-    """The member, which must leave the node if one is named."""
+    """The member; with a node, it must leave that node."""
     if not node:
         return member
     constraints = member.request.constraints

@@ -80,7 +80,7 @@ class UnboundGangs:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def start(self) -> None:
-        """Gangs that were given their seats in an earlier term."""
+        """Track the gangs that got their seats in an earlier term."""
         for owner in list(self._gangs.owners()):
             self.track_gang(owner)
 
@@ -89,7 +89,7 @@ class UnboundGangs:
             timer.cancel()
 
     def track_gang(self, owner: str) -> None:
-        """The gang has seats."""
+        """The gang has seats: check whether its pods are bound in time."""
         group = self._gangs.group(owner)
         if group is not None and group.unbound:
             self._seated[owner] = _Seated(self._clock(), len(group.unbound))
@@ -119,7 +119,7 @@ class UnboundGangs:
         why = _find_refusal(group)
         patience_s = self._settings.unscheduled_timeout_seconds if why is None else self._timeout_s
         if now < seated.since + patience_s:
-            # The next word of kube-scheduler may be a refusal.
+            # kube-scheduler may refuse the pod next.
             self._call_later(owner, min(seated.since + patience_s - now, self._timeout_s), self._look_at)
             return
         message = f"no scheduler bound its pods within {patience_s:.0f} s; check spec.schedulerName"
@@ -145,7 +145,7 @@ class UnboundGangs:
         self._call_later(owner, self._timeout_s, self._wait_for_room)
 
     def _wait_for_room(self, owner: str) -> None:
-        """The gang waits for room on its nodes: there may be some on others by now."""
+        """The gang waits for room on its nodes; other nodes may have room by now."""
         group = self._gangs.group(owner)
         if group is None:
             self._forget_gang(owner)
@@ -154,7 +154,7 @@ class UnboundGangs:
             self._call_later(owner, self._timeout_s, self._wait_for_room)
 
     def handle_refusal(self, owner: str) -> None:
-        """A gang was refused a plan: if only because its pods are pinned, let their owner make new ones."""
+        """A gang was refused a plan: if only the pins of its pods are in the way, delete the pods."""
         group = self._gangs.group(owner)
         if group is None or owner not in self._tries or not group.last_since or group.seats:
             return
@@ -172,7 +172,7 @@ class UnboundGangs:
                 self._remove(pod.metadata.uid, "its node has no room, but another node has; it is replaced")
 
     def _record_events(self, group: Group, pod: core.Pod, reason: str, words: str) -> None:
-        """One Event on a pod of the gang, and one on the object that made it."""
+        """Record an Event on a pod of the gang and on the object that created it."""
         note = f"Gang {group.key.title}: {words}."
         abouts: list[tuple[Resource[Any], ObjectMeta]] = [(resources.POD, pod.metadata)]
         if (maker := pod.metadata.controller) is not None:
@@ -184,7 +184,7 @@ class UnboundGangs:
 
 
 def _find_refusal(group: Group) -> Unplaced | None:
-    """What kube-scheduler says against the planned node of one of the pods."""
+    """Why kube-scheduler refuses the planned node of one of the pods."""
     for pod in group.unbound:
         said = run_state.scheduler_refusal(pod)
         if said is not None and not any(text in said.message for text in _STALE_REFUSALS):

@@ -1,8 +1,8 @@
-"""The answers to kube-scheduler about a pod: from memory, at once, without a write.
+"""Answers kube-scheduler's calls about a pod, from memory and without a write.
 
 A pod with a seat may only use that seat. A member of a gang without a plan fits nowhere; the answer says what it waits
-for. Any other pod is placed here and now: the engine's best of the nodes kube-scheduler offers, one name only (it then
-skips its own scoring), held for the pod until the watch shows it bound or its time is over.
+for. Any other pod is placed at once: the answer is the best of the offered nodes, one name only, so that kube-scheduler
+skips its own scoring. The place is assumed for the pod until the watch shows it bound, or the time is over.
 
 A call only says which pod it is about (uid and namespace). What the pod asks for comes from the watch. A pod that the
 watch has not shown holds nothing and registers nothing, so a caller cannot take GPUs with pods that do not exist.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant
 
-# Wishes remembered; a pod is asked about again and again while it waits.
+# Requests that are remembered: kube-scheduler asks about a waiting pod again and again.
 _KEPT: Final = 20_000
 _POINTS_PER_SCORE: Final = 10.0
 
@@ -61,14 +61,14 @@ class ExtenderHandlers:
     ) -> None:
         """`blocked`: nodes that pods of that priority must not use, because they are reserved.
 
-        `on_decision`: hears strategy, whether there was a place, and how long it took.
+        `on_decision`: called with the strategy, whether there was a place, and the time it took.
         """
         self._state = state
         self._gangs = gangs
         self._assume_s = assume_s
         self._blocked = blocked
         self._clock = clock
-        # uid -> (the annotations it was read with, the wish)
+        # uid -> (the annotations it was read from, the request)
         self._asks: dict[str, tuple[Mapping[str, str], PodRequest | str]] = {}
         self._on_decision = on_decision
         self._recorder = recorder
@@ -110,11 +110,10 @@ class ExtenderHandlers:
         return self._place_pod(args, pod, (ask,))
 
     def _place_share(self, args: Args, pod: core.Pod) -> tuple[bytes, str]:
-        """A share of any size: as most nodes offer it, else as others do."""
+        """Place a pod that asks for a share of any size: of the most frequent size, else of another."""
         divisions = self._state.fleet.fitter.share_counts
         if not divisions or podspec.sum_requests(pod.spec)[amounts.SHARED] > 1:
-            # The nodes do not say how they divide their GPUs, or what several shares are worth: only kube-scheduler
-            # counts them.
+            # It is unknown how nodes divide their GPUs, or what several shares are worth: kube-scheduler counts them.
             return extender_wire.reply_with_nodes(args.names()), "not_ours"
         asks = []
         for pieces in divisions:
@@ -133,13 +132,13 @@ class ExtenderHandlers:
         return holding.node if holding else None
 
     def _ask_of(self, pod: core.Pod) -> PodRequest | str:
-        """What it wants, or what is wrong with how it says so."""
+        """What the pod asks for, or why that cannot be read."""
         uid, annotations = pod.metadata.uid, pod.metadata.annotations
         known = self._asks.get(uid)
         if known is not None and known[0] == annotations:
             return known[1]
         ask = self._read_ask(pod, self._state.fleet.shares_per_gpu(""))
-        # Otherwise what it asks for is what nodes offer today.
+        # Otherwise the size of its share depends on what nodes offer now.
         if podrequest.says_its_share(pod):
             if len(self._asks) >= _KEPT:
                 del self._asks[next(iter(self._asks))]
@@ -154,7 +153,7 @@ class ExtenderHandlers:
             return f"kgwe: {exc}"
 
     def _place_pod(self, args: Args, pod: core.Pod, asks: Sequence[PodRequest]) -> tuple[bytes, str]:
-        """Of several asks that will do, the first that finds a place."""
+        """Place the pod by the first of these asks that fits."""
         now = self._clock()
         self._state.expire_assumed(now)
         found: Decision | None = None
@@ -214,17 +213,17 @@ class ExtenderHandlers:
 
     def _offered_nodes(self, args: Args, blocked: NDArray[np.bool_] | None) -> NDArray[np.intp]:
         index = self._state.fleet.snapshot.index
-        # In their own order, so that equals go to the first node however kube-scheduler turns its list.
+        # In a fixed order, so that the same node wins a tie whatever the order of kube-scheduler's list.
         offered = np.array(sorted([index[name] for name in args.names() if name in index]), np.intp)
         return offered if blocked is None else offered[~blocked[offered]]
 
     def _refuse_nodes(self, args: Args, asks: Sequence[PodRequest]) -> bytes:
-        """Per node why not; where only running pods are in the way, kube-scheduler may look for victims."""
+        """Refuse each node with a reason. Where only running pods are in the way, kube-scheduler may preempt."""
         fleet = self._state.fleet
         index = fleet.snapshot.index
         codes, never = fleet.engine.check_nodes(asks[0].request), fleet.fitter.check_empty_nodes(asks[0].request)
         for ask in asks[1:]:
-            # Shares of another size are what other nodes offer.
+            # Other nodes offer shares of another size.
             other = fleet.fitter.check_empty_nodes(ask.request)
             here = other != FitStatus.TOO_FEW_GPUS
             codes = np.where(here, fleet.engine.check_nodes(ask.request), codes)
@@ -266,11 +265,11 @@ class ExtenderHandlers:
     # --- preempt ----------------------------------------------------------------------------------------
 
     def preempt(self, args: PreemptArgs) -> bytes:
-        """Of what kube-scheduler would do, that which helps and breaks nothing.
+        """The nodes and victims that kube-scheduler may use for preemption.
 
-        It knows neither gangs nor seats: a node is kept only if the pod then fits there by our books too, if it is
-        no member of a gang (the planner finds room for those), and if no victim belongs to a gang or to work that
-        must not be preempted. Pods that the watch has not shown neither preempt nor are preempted.
+        kube-scheduler knows neither gangs nor seats. A node is kept only if the pod then fits there by the ledger, too,
+        and no victim belongs to a gang or workload. Members of gangs get no nodes: the planner makes room for them.
+        Pods that the watch has not shown neither preempt nor are preempted.
         """
         pod = self.pod(args)
         if (
@@ -328,7 +327,7 @@ class ExtenderHandlers:
     # --- looking inside ---------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, object]:
-        """What is believed, for people who wonder."""
+        """The state of the scheduler, for /debug/snapshot."""
         fleet, ledger = self._state.fleet, self._state.ledger
         snapshot = fleet.snapshot
         return {
@@ -355,7 +354,7 @@ class ExtenderHandlers:
 
 
 def _build_ask(pod: core.Pod, ask: PodRequest) -> Ask:
-    """The pod as an owner that asks for itself alone."""
+    """The ask of a single pod."""
     meta = pod.metadata
     return Ask(
         meta.uid, ask.request, ask.amounts, strategy=ask.strategy or "", priority=pod.spec.priority,

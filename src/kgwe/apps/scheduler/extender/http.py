@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _USAGE: Final = Reply(404, b'{"Error":"try /filter, /prioritize or /preempt"}', JSON)
-# A body of this size is read in a thread: no cluster has names for it, and the loop has a Lease to renew.
+# A body of this size is read in a thread: it is larger than any cluster needs, and the loop renews the Lease.
 _READ_IN_THREAD: Final = 1 << 20
 # kube-scheduler may ask about a pod a moment before our watch shows it. It waits for the answer, and so do all pods
 # behind it in its queue; if the watch does not show the pod by then, kube-scheduler has to retry it.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class ExtenderApp:
-    """Verbs of the extender, and a look at what it believes."""
+    """Verbs of the extender, and /debug/snapshot."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ExtenderApp:
         self._show_snapshot = show_snapshot
         # One thread: large bodies are read one after the other, and the loop gets its turn between them.
         self._reader = ThreadPoolExecutor(1, "extender-reader")
-        # (path, outcome) -> what counts it: looking that up takes longer than counting
+        # (path, outcome) -> its counter, because the lookup takes longer than to count
         self._counted: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         self._verbs: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], Answered | Awaitable[Answered]]]] = {
             "/filter": (extender_wire.Args, self._filter),
@@ -163,5 +163,5 @@ def _reply_to_error(path: str, exc: Exception) -> Answered:
 
 
 def _encode_error(path: str, message: str) -> bytes:
-    """As each verb's caller can read it: a list has no place for an error, so prioritize says nothing."""
+    """The error in the format of the verb. The reply to prioritize is a list, which has no place for an error."""
     return b"[]" if path == "/prioritize" else extender_wire.reply_with_error(message)

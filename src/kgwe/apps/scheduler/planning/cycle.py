@@ -1,7 +1,7 @@
-"""A planning pass: pure deciders over a copy of the fleet, so that it may run in a thread while the loop answers.
+"""A planning pass over a copy of the fleet: it may run in a thread while the event loop answers extender calls.
 
-Nothing here touches the live ledger. What a pass decides is committed there afterwards, by the planner; where the
-live fleet has moved on meanwhile that commit is refused, and the work is tried again.
+A pass does not touch the live ledger. The planner commits its decisions afterwards. If the live fleet has changed
+meanwhile, the commit is refused and the workload is planned again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from kgwe.placement.queue.eta import Eta
     from kgwe.placement.queue.reservation import Reservation
 
-# Waiting works whose start is estimated, and the least time between two estimates.
+# Waiting workloads whose start is estimated, and the least time between two estimates.
 _ESTIMATED = 200
 _ESTIMATE_EVERY_S = 10.0
 # Arrivals are numbered: the number orders workloads that were created in the same second.
@@ -62,7 +62,7 @@ _ERROR_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error that concerns one work, or with an empty owner none in particular."""
+    """An error of one workload; an empty owner: of none in particular."""
 
     stage: str
     owner: str
@@ -71,12 +71,12 @@ class Fault:
 
 @dataclass(frozen=True)
 class Result:
-    """What a pass found out."""
+    """The result of a pass."""
 
     plans: Sequence[tuple[QueuedWorkload, Plan]]
     refusals: Sequence[tuple[Ask, Refusal]]
     estimates: Mapping[str, Eta]
-    #: nodes kept for work of that priority
+    #: nodes reserved for workloads of that priority
     kept: Sequence[tuple[int, frozenset[str]]]
     faults: Sequence[Fault] = ()
 
@@ -93,13 +93,13 @@ class PlanningCycle:
         on_planned: Callable[[str, float], None] = lambda _strategy, _took_s: None,
         recorder: Recorder | None = None,
     ) -> None:
-        """`on_planned`: hears strategy and time of every plan."""
+        """`on_planned`: called with the strategy and the time of every plan."""
         self._fleet = fleet
         self._choosers = choosers
         self._rng = rng
         self.queue = Queue()
         self._faults: list[Fault] = []
-        # Works whose start cannot be estimated because of an error.
+        # Workloads whose start cannot be estimated because of an error.
         self._not_estimated: set[str] = set()
         self._grants: dict[str, Sequence[Grant]] = {}
         self.roster = RunningWorkloads(lambda key: self._grants.get(key, ()))
@@ -115,7 +115,7 @@ class PlanningCycle:
         self._recorder = recorder
 
     def _copy_fleet(self) -> None:
-        """What plans are made on; built again when the settings of placement change."""
+        """Copy the fleet for planning, again whenever the settings of placement change."""
         self._settings = _settings_of(self._fleet)
         self._copy = scratch.ScratchFleet(self._fleet, *self._settings, mix=self._fleet.mix)
         self._masked: ScratchFleet | None = None
@@ -130,12 +130,12 @@ class PlanningCycle:
         self.queue.put(self._queued_workload(ask))
 
     def put_later(self, ask: Ask, now_s: float, words: str) -> None:
-        """Carrying out its plan failed: it waits again, and is tried after a growing pause."""
+        """Executing its plan failed: queue it again, after a growing pause."""
         self._asks[ask.owner] = ask
         self.queue.retry(self._queued_workload(ask), now_s, self._rng.randrange(1000) / 1000, words)
 
     def rebuild_queue(self, asks: Iterable[Ask]) -> None:
-        """A pass broke off in the middle: drop what it left behind and queue all that waits."""
+        """A pass failed in the middle: drop its partial result and queue all that waits."""
         self.queue = Queue(self.queue.weights)
         self._faults = []
         self._asks = {}
@@ -158,7 +158,7 @@ class PlanningCycle:
         return workload_from_ask(ask, self._fleet.fitter, since_s)
 
     def record_start(self, ask: Ask, now_s: float) -> None:
-        """It has its place; it counts against its namespace until `sync` finds that it holds nothing."""
+        """The owner has its place, and counts against its namespace until `sync_fleet` finds that it holds nothing."""
         request = ask.request if ask.gang is None else ask.gang
         pods = ask.pods if ask.gang is None else 1
         self.roster.put(
@@ -169,11 +169,11 @@ class PlanningCycle:
         self._estimator.record_start(ask.owner, now_s)
 
     def add_running(self, owner: str, namespace: str, milli: int, since_s: float) -> None:
-        """It had its place before this queue was there: it counts against its namespace likewise."""
+        """Count an owner that had its place before this queue existed against its namespace."""
         self.roster.put(RunningWorkload(owner, namespace, milli, since_s, None))
 
     def sync_fleet(self, ledger: Ledger, held_by_pods: Mapping[str, int]) -> None:
-        """Catch up with the live fleet and its books; `held_by_pods`: namespace -> milli that plain pods hold."""
+        """Update the copy from the live fleet and the ledger. `held_by_pods`: namespace -> milli of plain pods."""
         self.roster.set_unqueued(held_by_pods)
         fleet = self._fleet
         if fleet.generation != self._generation:
@@ -193,12 +193,12 @@ class PlanningCycle:
         self._copy.sync()
 
     def plan_now(self, ask: Ask, place: FleetView) -> Plan | Refusal:
-        """Out of turn."""
+        """Plan one ask at once, without the queue."""
         return planner.make_plan(place, ask, choosers=self._choosers, rng=self._rng, explain=False)
 
     @property
     def is_light(self) -> bool:
-        """Whether a pass is over sooner than a thread is started for it."""
+        """Whether a pass takes less time than to start it in a thread."""
         return all(_count_pods(shape.request) <= _LIGHT_PODS for shape in self.queue.pool.active) and not len(
             self._holds
         )
@@ -228,7 +228,7 @@ class PlanningCycle:
         return Result(plans, refusals, estimates, kept_nodes, self._faults)
 
     def _explain_refusal(self, work: QueuedWorkload, known: Refusal, kept: str) -> Refusal:
-        """The refusal with a diagnosis, which takes longer than a plan: made only when it is reported."""
+        """The refusal with a diagnosis. It takes longer than a plan, so it is made only if it is reported."""
         ask = self._asks[work.key]
         is_explained = isinstance(known.detail, (Diagnosis, Shortage))
         if known.code is not Reason.HELD_FOR_OTHERS and not is_explained:
@@ -237,7 +237,7 @@ class PlanningCycle:
             except Exception as exc:  # noqa: BLE001 - an error of this work alone
                 self._faults.append(Fault("explain", work.key, exc))
                 return error_refusal("explain", exc)
-            # It may fit by now, or on nodes kept for others: then the short answer stands.
+            # It may fit by now, or on reserved nodes: then the short refusal stays.
             known = again if isinstance(again, Refusal) else known
         return replace(known, message=known.message + kept)
 
@@ -260,7 +260,7 @@ class PlanningCycle:
         return self._estimates_without(order, now_s)
 
     def _leave_out(self, works: Sequence[QueuedWorkload], now_s: float) -> bool:
-        """Find the works for which the estimate fails by itself, halving; they have none from now on."""
+        """Find, by bisection, the workloads whose estimate fails; they get no estimate from now on."""
         try:
             self._estimator.estimate(works, now_s)
         except Exception as exc:  # noqa: BLE001 - see above

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Bursts of events (a Job that ends, its pod, its node) become one pass.
 _GATHER_S: Final = 0.02
-# With a pass in a thread, the loop must get its turn well within the time an answer may take.
+# While a pass runs in a thread, the event loop must get its turn often enough to answer in time.
 _SWITCH_S: Final = 0.0005
 
 
@@ -63,7 +63,7 @@ class PassRunner:
             self._soon = asyncio.get_running_loop().call_later(_GATHER_S, self._run_pass)
 
     def wake_for_next(self) -> None:
-        """Run the next pass when the first work is due that was put back with a delay."""
+        """Run the next pass when the first delayed workload is due."""
         if self._running is None:
             self._wake_at(self._cycle.queue.next_due_s())
 
@@ -127,7 +127,7 @@ class PassRunner:
         self._faults.pass_succeeded()
 
     def _fail_pass(self, error: Exception) -> None:
-        """Not one work but the pass itself failed: everything that waits goes back to the queue, for another pass."""
+        """The pass itself failed: queue everything that waits again, for another pass."""
         pause_s = self._faults.pass_failed(error)
         try:
             self._client.requeue_all()

@@ -56,7 +56,7 @@ class Planner:
         on_refused: Callable[[], None] = lambda: None,
         recorder: Recorder | None = None,
     ) -> None:
-        """`on_decided`: hears every plan, and a refusal when its reason is new; `on_refused`: hears every refusal."""
+        """`on_decided`: called with each plan, and each refusal with a new reason; `on_refused`: after any refusal."""
         self.interruptions = Interruptions()
         self.last_pass_s = 0.0
         self._state = state
@@ -116,7 +116,7 @@ class Planner:
     # --- asking -----------------------------------------------------------------------------------------
 
     def request_place(self, ask: Ask) -> None:
-        """Let the owner wait for a place; asked again with other needs, the new ones count."""
+        """Let the owner wait for a place. A second request replaces the first."""
         owner, config = ask.owner, self._state.config
         ask = policy.limit_ask(self.interruptions.prioritize(ask), config)
         if (refused := policy.check_allowed(ask, config)) is not None:
@@ -147,7 +147,7 @@ class Planner:
         self._stop_waiting(owner)
 
     def count_running(self, owner: str, namespace: str, milli: int, since_s: float) -> None:
-        """Count an owner that had its place before this planner was there."""
+        """Count an owner that had its place before this planner existed."""
         self._passes.change_queue(lambda cycle: cycle.add_running(owner, namespace, milli, since_s))
 
     def plan_soon(self) -> None:
@@ -194,7 +194,7 @@ class Planner:
         return bool(self._waiting)
 
     def prepare_pass(self) -> None:
-        _ = self._state.fleet  # nodes that changed are put together before anything is read
+        _ = self._state.fleet  # brought up to date before it is read
         self._cycle.sync_fleet(self._state.ledger, self._state.plain_pods.held)
 
     def requeue_all(self) -> None:
@@ -202,7 +202,7 @@ class Planner:
         self._cycle.rebuild_queue([ask for ask in self._waiting.values() if policy.check_allowed(ask, config) is None])
 
     def apply_result(self, result: Result, now_s: float, took_s: float) -> None:
-        """Execute what a pass decided, owner by owner: an error of one leaves the others alone."""
+        """Execute the decisions of a pass, owner by owner; an error concerns one owner only."""
         self.last_pass_s = took_s
         self._metrics.dispatch_seconds.observe(took_s)
         for _, plan in result.plans:
@@ -259,7 +259,7 @@ class Planner:
             raise
 
     def _refuse_owner(self, ask: Ask, refusal: Refusal) -> None:
-        """Remember why. Only a new code is delivered: the numbers in the message move with every pod that ends."""
+        """Remember the refusal, and deliver it if its code is new: the numbers in its message change all the time."""
         owner = ask.owner
         before = self._refusals.get(owner)
         self._on_refused()

@@ -1,7 +1,7 @@
-"""Gives each gated pod its seat: pins it to the planned node and takes the gate away, in one write.
+"""Gives each gated pod its seat: pins it to the planned node and removes the gate, in one write.
 
-kube-scheduler does not look at a gated pod, so a gang costs it nothing until every member has a place; afterwards each
-member has one node to be checked on. The patch names the pod's uid and says all that a restart needs to know.
+kube-scheduler ignores gated pods, so a gang costs it nothing until every member has a place. Then it checks one node
+for each member. The patch has the pod's uid as a precondition, and contains all that a restarted scheduler needs.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _WORKERS = 16
-# Until then the watch has shown what was written, or it has to be written again.
+# If the watch has not shown the write after this long, the pod is written again.
 _LOOK_AGAIN_S = 10.0
 # Seats of pods that are gone are remembered up to about this many.
 _FEW = 1000
 
 
 class Pinner:
-    """One term's worth of patches; a pod is asked for by its uid and looked at afresh when its turn comes."""
+    """Writes the seats of one term of leadership. The queue has uids: each pod is read again when its turn comes."""
 
     def __init__(self, deps: Deps) -> None:
         self._client = deps.client
@@ -43,7 +43,7 @@ class Pinner:
         self._state = deps.state
         self._queue: WorkQueue[str] = WorkQueue()
         self._owner: dict[str, str] = {}  # pod uid -> owner of its seat
-        self._chosen: dict[str, int] = {}  # pod uid -> the seat it must be
+        self._chosen: dict[str, int] = {}  # pod uid -> the number of the seat it must get
         self._freed: set[str] = set()  # pods that need no seat
         self._revoked: set[str] = set()  # pods whose seats were released
         self._given: dict[str, int] = {}  # pod uid -> seat it was given in this term
@@ -57,7 +57,7 @@ class Pinner:
         await self._pool.stop()
 
     def pin(self, owner: str, pod: core.Pod, number: int | None = None) -> None:
-        """Give the pod a seat of its owner (that one), soon; asked for a pod that has gone, nothing happens."""
+        """Give the pod a seat of its owner soon; `number`: that seat. Nothing happens if the pod is gone."""
         uid = pod.metadata.uid
         self._revoked.discard(uid)
         if uid not in self._given:
@@ -67,12 +67,12 @@ class Pinner:
             self._queue.add(uid)
 
     def remove_gate(self, pod: core.Pod) -> None:
-        """Take the gate away and nothing else: the pod turned out to belong to no gang."""
+        """Only remove the gate: the pod belongs to no gang."""
         self._freed.add(pod.metadata.uid)
         self._queue.add(pod.metadata.uid)
 
     def unpin(self, pod: core.Pod) -> None:
-        """Remove the seat from what the pod says: it was released, and a restart must not believe it."""
+        """Remove the annotations of a released seat, so that a restarted scheduler does not restore it."""
         self._drop_pod(pod.metadata.uid)
         self._revoked.add(pod.metadata.uid)
         self._queue.add(pod.metadata.uid)
@@ -129,7 +129,7 @@ class Pinner:
         await self._write_pod(pod, patch, as_known=not entered)
 
     async def _revoke_seat(self, uid: str, pod: core.Pod | None) -> None:
-        """Not of a pod that was bound meanwhile: it has its seat."""
+        """Remove the seat, unless the pod was bound meanwhile."""
         if (
             pod is not None
             and not pod.spec.nodeName
@@ -141,7 +141,7 @@ class Pinner:
         self._revoked.discard(uid)
 
     async def _prepare_claim(self, pod: core.Pod, owner: str, holding: Holding) -> bool | None:
-        """See to it that the pod's claim is for the devices of its seat and no others.
+        """Make sure that the pod's claim is for exactly the devices of its seat.
 
         Returns whether that was written into the pod; None: not yet possible.
         """
@@ -172,19 +172,19 @@ class Pinner:
         )
 
     def _choose_seat(self, pod: core.Pod, owner: str) -> int:
-        """Its own seat where it has an index, else the first that no other pod has been given."""
+        """The seat of its index if it has one, else the first free seat."""
         uid = pod.metadata.uid
         if uid in self._chosen:
             return self._chosen[uid]
         if (fixed := self._state.seat_of(pod)) is not None and fixed[0] == owner:
             return fixed[1]
-        # What the watch shows, and what it is about to show.
+        # Seats that the watch shows, and seats that were just written.
         taken = self._state.run_registry.taken_seats(owner)
         taken |= {number for other, number in self._given.items() if other != uid and self._is_on_its_way(other, owner)}
         return next((number for number in sorted(self._state.ledger.reserved_seats(owner)) if number not in taken), -1)
 
     def _is_taken(self, owner: str, number: int, uid: str) -> bool:
-        """Whether another pod that is to stay has the seat: it belongs to the first.
+        """Whether another pod that is not being deleted has the seat: it belongs to the first pod.
 
         In an externally created gang each pod has its own seat number; no two share one.
         """
@@ -206,7 +206,7 @@ class Pinner:
         return self._given.get(uid) == number or (pod is not None and self._state.seat_of(pod) == (owner, number))
 
     def _is_on_its_way(self, uid: str, owner: str) -> bool:
-        """Whether a seat was written on the pod that the watch has not shown yet."""
+        """Whether the pod was given a seat that the watch has not shown yet."""
         pod = self._state.pods.get(uid)
         return self._owner.get(uid) == owner and pod is not None and self._lacks_seat(pod)
 
@@ -214,12 +214,12 @@ class Pinner:
 def pin_patch(pod: core.Pod, owner: str, number: int, holding: Holding, signature: str = "") -> dict[str, Any]:
     """The merge patch that gives a pod its place.
 
-    One without a gate cannot be pinned any more: it is held to its seat by the extender, and the new label has
-    kube-scheduler look at it again.
+    A pod without a gate cannot be pinned any more. The extender keeps it to its seat, and a change of its label makes
+    kube-scheduler try it again.
     """
     annotations: dict[str, str | None] = {placement_annotations.SEAT_ANNOTATION: f"{owner}/{number}"}
     if signature:
-        # Decisions that the pod came with are forged: they must not stand beside the signature.
+        # Decisions that the pod was created with are forged: remove them before it is signed.
         forged = dict.fromkeys(
             (
                 placement_annotations.CARDS_ANNOTATION,

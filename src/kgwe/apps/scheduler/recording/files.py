@@ -1,7 +1,7 @@
-"""Files of decision records: one thread that puts lines into words and on disk, within a limit of bytes.
+"""Files of decision records: one thread encodes the lines and writes them, within a limit of bytes.
 
-Every file begins with a snapshot, so any of them can be deleted without harm to the others. The oldest goes when there
-are too many bytes. What cannot be written is dropped and counted, never waited for.
+Every file begins with a snapshot, so any file can be deleted without harm to the others. The oldest is deleted when the
+limit is reached. Lines that cannot be written are dropped and counted; no decision waits for the disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FILES: Final = 8
 _LEAST_MB: Final = 8
 # Lines that may wait for the disk.
 _WAITING: Final = 4096
-# After the disk has refused it is left alone for so long.
+# Pause after a write that failed.
 _PAUSE_S: Final = 5.0
 _GRACE_S: Final = 5.0
 _REST_S: Final = 0.0005
@@ -45,7 +45,7 @@ def _ignore_count(_: int) -> None:
 
 
 class RecordFiles:
-    """A directory of records. One thread puts in, one of its own takes out."""
+    """A directory of records: one thread puts lines in, a thread of its own writes them."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class RecordFiles:
         return True
 
     def close(self) -> None:
-        """Write what waits; a disk that hangs is not waited for."""
+        """Write the remaining lines, unless the disk hangs."""
         self._items.put(None)
         self._thread.join(_GRACE_S)
 
@@ -111,7 +111,7 @@ class RecordFiles:
             except OSError as exc:
                 log.warning("records_not_written", directory=str(self._directory), error=str(exc))
                 self._give_up()
-            except Exception:  # a line that cannot be put into words must not end the others
+            except Exception:  # a line that cannot be encoded must not stop the others
                 log.exception("record_failed")
                 self._give_up()
         self._close_file()
@@ -131,7 +131,7 @@ class RecordFiles:
                 self.wants_snapshot = True
 
     def _give_up(self) -> None:
-        """The line is lost, and with it what the next ones build on."""
+        """The line is lost: the next one has to be a snapshot."""
         self._on_dropped(1)
         self._idle_until = time.monotonic() + self._pause_s
         self.wants_snapshot = True
@@ -166,7 +166,7 @@ class RecordFiles:
 def _encode_line(item: Item) -> decisions.Line:
     if isinstance(item, End):
         return item
-    # With one interpreter lock for all, the loop gets its turn in between.
+    # Release the interpreter lock, so that the event loop gets its turn.
     return item.line(lambda: time.sleep(_REST_S)) if isinstance(item, decisions.PendingSnapshot) else item.line()
 
 

@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from kgwe.records.decisions import PendingDecision
     from kgwe.records.rows import Row
 
-# How often it is looked for work that has ended, and how long after a decision it may not have begun.
+# How often ended workloads are looked for, and how long after a decision a workload may take to begin.
 _SWEEP_S: Final = 1.0
 _BEGINS_S: Final = 60.0
-# Refusals remembered, so that the same question is not written again and again.
+# Refusals that are remembered, so that a repeated request is written once.
 _REFUSED: Final = 10_000
 
 
 class Place(Protocol):
-    """What decisions are taken on: the fleet, or a copy of it."""
+    """What decisions are made on: the fleet, or a copy of it."""
 
     @property
     def snapshot(self) -> Snapshot: ...
@@ -65,7 +65,7 @@ class Place(Protocol):
 
 
 class Draws:
-    """A source of chance that remembers what it said."""
+    """A random source that remembers its draws."""
 
     def __init__(self, rng: Rng) -> None:
         self._rng = rng
@@ -78,7 +78,7 @@ class Draws:
 
 @dataclass(slots=True)
 class _Job:
-    """Work that got a place."""
+    """A workload or pod that got a place."""
 
     at_s: float
     is_pod: bool
@@ -86,7 +86,7 @@ class _Job:
 
 
 class Recorder:
-    """Writes down what is decided, from whichever thread."""
+    """Records decisions of any thread."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Recorder:
             self._files.put(*lines, replace(taken, snapshot=mirror.digest, rows=rows))
 
     def _is_known(self, taken: PendingDecision, digest: str) -> bool:
-        """Whether this was asked and refused before, with all as it is now: kube-scheduler asks again and again."""
+        """Whether the same request was refused before in the same state: kube-scheduler repeats its calls."""
         owner = taken.ask.owner
         if taken.is_placed:
             self._refused.pop(owner, None)
@@ -199,13 +199,13 @@ class Recorder:
     # --- ends -------------------------------------------------------------------------------------------
 
     async def watch_ends(self, ledger: Ledger) -> None:
-        """Write down what has ended, for as long as this runs."""
+        """Record the ends of workloads until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_S)
             self.record_ends(ledger)
 
     def record_ends(self, ledger: Ledger) -> None:
-        """Write down which of the works that got places hold nothing any more."""
+        """Record the end of each placed workload that holds nothing any more."""
         now_s = self._clock()
         for owner, job in list(self._jobs.items()):
             holds = owner in ledger.fleet if job.is_pod else ledger.has_seats(owner)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.meta import OwnerReference
 
 INCOMPLETE: Final = "GangIncomplete"
-# Pods of one gang that get an Event, and owners: a thousand pods that wait for one need not all say so.
+# Pods and owners of one gang that get an Event; the others would only repeat it.
 _PODS: Final = 16
 _OWNERS: Final = 4
 _LONGEST_S: Final = 3600.0
@@ -43,7 +43,7 @@ class GangNotices:
         self._due: dict[str, tuple[float, float]] = {}  # gang -> time of its next Event, and the pause before that
 
     def report_due(self) -> None:
-        """Tell every gang that is due; cheap for those that are complete."""
+        """Record the Events that are due; a complete gang costs little."""
         now = self._clock()
         waiting = {owner: group for owner, group in self._list_incomplete() if group.problem and group.members}
         for owner in self._due.keys() - waiting.keys():

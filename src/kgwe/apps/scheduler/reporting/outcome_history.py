@@ -34,7 +34,7 @@ class OutcomeHistory:
         self._nearest: dict[str, str] = {}  # node -> its domain when that was last seen: a lost node has none any more
 
     def restore_counts(self) -> None:
-        """Take over what the objects say."""
+        """Read the counts from the status of TopologyDomains."""
         for obj in self._state.reader.domains():
             stored = obj.status.outcomes
             if stored is not None:
@@ -53,7 +53,7 @@ class OutcomeHistory:
         return self._domains.get(domain)
 
     def apply_scores(self) -> None:
-        """Have placement see what was counted."""
+        """Give the scores to placement."""
         now = self._clock()
         self._domains = {name: past for name, each in self._domains.items() if not (past := each.at(now)).is_forgotten}
         tree = self._state.fleet.tree

@@ -1,4 +1,4 @@
-"""What the leader does every few seconds, not at every event: notices on incomplete gangs, reports, histories."""
+"""Tasks of the leader that run every few seconds: Events of incomplete gangs, status reports, outcome history."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _EVERY_S: Final = 2.0
 
 
 class PeriodicTasks:
-    """One term's."""
+    """The periodic tasks of one term of leadership."""
 
     def __init__(self, deps: Deps, history: OutcomeHistory, *others: Callable[[], Any]) -> None:
-        """`others`: called as often as its own."""
+        """`others`: called in each round, too."""
         self._others = others
         settings = deps.settings
         self._history = history
@@ -66,12 +66,12 @@ class PeriodicTasks:
                         await done
                 except errors.KgweError as exc:
                     log.warning("chore_failed", chore=part.__qualname__, error=str(exc))
-                except Exception:  # one chore that breaks must not stop the others
+                except Exception:  # one task that fails must not stop the others
                     log.exception("chore_crashed", chore=part.__qualname__)
             await asyncio.sleep(_EVERY_S)
 
     def _apply_history(self) -> None:
-        """Seldom: every change of a node's score has the fleet put together again."""
+        """Give the scores to placement, seldom: every change of a score rebuilds the fleet."""
         now = time.monotonic()
         if now >= self._history_at:
             self._history_at = now + self._history_s

@@ -1,4 +1,4 @@
-"""What the leader writes about settings and network: the status of the SchedulerConfig and of TopologyDomains.
+"""Writes the status of the SchedulerConfig and of TopologyDomains.
 
 Written only when something changed; a TopologyDomain at most once in `domainStatusSeconds`, and few of them at a time.
 """
@@ -34,7 +34,7 @@ READY: Final = "Ready"
 # TopologyDomains written in one look; the others wait for the next.
 _PER_LOOK: Final = 4
 _DIGITS: Final = 2
-# What the API server says to writes that are no use to repeat: the object is gone, or changed under us.
+# Errors after which a write is not repeated: the object is gone, or has changed meanwhile.
 _GONE: Final = (errors.NotFound, errors.Conflict)
 
 
@@ -78,7 +78,7 @@ class ConfigReport:
             log.warning("scheduler_config_not_ready", reason=verdict.reason, message=verdict.message)
 
     def _check_config(self, uid: str, generation: int) -> LabelCheck:
-        """Judged once for every state of the object and of the nodes."""
+        """Check the labels, once for every state of the object and of the nodes."""
         key = uid, generation, self._state.fleet.generation
         if self._judged is None or self._judged[0] != key:
             self._judged = key, self._state.reader.check_config()
@@ -97,7 +97,7 @@ class DomainReports:
         self._pause_s = pause_s
         self._clock = clock
         self._written: dict[str, float] = {}  # domain -> when
-        self._settled: tuple[int, int, int] | None = None  # the state of the fleet that all of them tell
+        self._settled: tuple[int, int, int] | None = None  # the state of the fleet that all of them show
 
     async def write_due(self) -> None:
         fleet = self._state.fleet
@@ -158,7 +158,7 @@ def _read_outcomes(past: Outcomes | None) -> WorkloadOutcomes | None:
 
 
 def _says_the_same(old: TopologyDomainStatus, new: TopologyDomainStatus) -> bool:
-    """Counts of outcomes that only decayed are not worth a write."""
+    """Whether the status need not be written: counts of outcomes that only decayed do not matter."""
     plain = msgspec.structs.replace
     if plain(old, outcomes=None) != plain(new, outcomes=None):
         return False

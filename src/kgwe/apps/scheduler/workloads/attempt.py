@@ -19,7 +19,7 @@ class Attempt:
 
     generation: int = 0
     ask: Ask | None = None
-    basis: tuple[frozenset[str], bool, int] | None = None  # nodes left out of `ask`, whether it claims, its priority
+    basis: tuple[frozenset[str], bool, int] | None = None  # what `ask` was read from: excluded nodes, claims, priority
     plan: Plan | None = None  # where it was placed, until the API shows its run
     limited_to: int | None = None  # the priority that was last reported to count instead of the one asked for
     held_at: float | None = None  # since when it waits without room
@@ -30,18 +30,18 @@ class Attempt:
     job_uid: str = ""
     job_seen_at: float = 0.0
     settle_s: float = 0.0  # how long after that its status may wait for it to run
-    unplaced_at: float | None = None  # since when pods of the Job lack their places, for one reason
+    unplaced_at: float | None = None  # since when pods of the Job have no place, for one reason
     unplaced_for: str = ""  # that reason
     suspended: bool = False  # its Job was suspended after it last ran
     taken_back: str = ""  # uid of a Job that was deleted so that the workload is planned again
-    refusals: int = 0  # times a Job of it was taken back, one after another
+    refusals: int = 0  # failed placements in a row
     avoid: dict[str, float] = field(default_factory=dict)  # node -> until when
 
     def note_unplaced(self, now: float, reason: str) -> None:
-        """Count the time from when this reason came up; none: all pods have their places.
+        """Count the time since this reason came up; empty: all pods have their places.
 
-        The last pods of a large gang are created minutes after the first: a node that refuses one of them is given its
-        own time.
+        The last pods of a large gang are created minutes after the first, so a node that refuses one of them gets the
+        full time, too.
         """
         if not reason:
             self.unplaced_at = None

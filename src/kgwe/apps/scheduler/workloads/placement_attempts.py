@@ -15,7 +15,7 @@ PAUSE_S: Final = 300.0
 
 
 class AttemptLimits:
-    """Workloads whose attempts are used up; one that is edited starts afresh."""
+    """Workloads whose attempts are used up; an edit of the spec gives new ones."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state

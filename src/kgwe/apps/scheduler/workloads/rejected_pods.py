@@ -1,4 +1,4 @@
-"""Pods of our runs that end without a failure of their own work: they are replaced.
+"""Replaces pods of runs that ended without a failure of their own.
 
     deleted            by a user or a drain: its end does not count as a failure of the Job, which replaces it at once;
                        on a cordoned node its seat moves if there is room elsewhere
@@ -6,7 +6,7 @@
 
 The informer shows only that a pod left; why it left is read once, and only of pods that were bound and had not started.
 The first rejection of a seat does not count in its Job, so the next pod comes at once. Further ones count, and the Job
-waits longer each time. After three the seat leaves its node: a gang that runs moves that seat alone, other work is
+waits longer each time. After three the seat leaves its node: a running gang moves only that seat; other workloads are
 planned again without the node.
 """
 
@@ -45,7 +45,7 @@ _MOST: Final = 3
 _FORGET_S: Final = 600.0
 # Calls to the API server at the same time.
 _AT_ONCE: Final = 16
-# A container that the kubelet has lost sight of ended for this reason; it may never have started.
+# The reason of a container whose state the kubelet does not know: it may never have started.
 _UNKNOWN_END: Final = "ContainerStatusUnknown"
 # A pod that was not started within its own activeDeadlineSeconds has failed by itself.
 _OWN_REASONS: Final = frozenset({"DeadlineExceeded"})
@@ -74,7 +74,7 @@ class Rejected:
 
 
 class RejectedPods:
-    """One term's rejected and deleted pods."""
+    """Handles rejected and deleted pods during one term of leadership."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class RejectedPods:
         self._tasks = TaskSet()
 
     def start(self) -> None:
-        """Pods that were deleted while no replica led."""
+        """Handle pods that were deleted while there was no leader."""
         for owner, run in list(self._state.runs.items()):
             for pod in list(self._state.pods_of(run).values()):
                 if pod.metadata.deletionTimestamp is not None:
@@ -122,7 +122,7 @@ class RejectedPods:
         self._leave_cordoned(owner, run, pod)
 
     def _leave_cordoned(self, owner: str, run: Run, pod: core.Pod) -> None:
-        """Move the seat of a drained pod of a gang that runs, if there is room elsewhere; otherwise it is kept."""
+        """Move the seat of a drained pod of a running gang if there is room elsewhere; otherwise keep it."""
         workload, name, number = self._state.find_workload(owner), pod.spec.nodeName, run.seat_of(pod)
         node = self._state.fleet.node(name)
         is_cordoned = node is not None and not node.ready and self._state.reader.find_fault(name) is None
@@ -204,7 +204,7 @@ class RejectedPods:
             except errors.NotFound:
                 return  # gone: its owner has replaced it
             except errors.KgweError as exc:
-                # The Job counts it then, and replaces it all the same.
+                # Then the Job counts the failure, and replaces the pod as well.
                 log.warning("ended_pod_not_handled", error=str(exc))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.plan import Plan
 
-# What a malformed template raises: it is free-form.
+# Errors that a malformed template causes: it is free-form.
 _TEMPLATE_ERRORS: Final = (errors.Permanent, KeyError, TypeError, AttributeError, ValueError)
 
 
@@ -39,7 +39,7 @@ class RunCreator:
         self._default_image = default_image
 
     def read_ask(self, workload: Workload, avoid: frozenset[str]) -> Ask:
-        """What the workload asks for, on other nodes than `avoid`; InvalidTemplate when that cannot be told."""
+        """What the workload asks for, without the nodes of `avoid`; InvalidTemplate if its template cannot be read."""
         try:
             return workload_ask.build_ask(
                 workload, pod_template.build_pod_template(workload, self._default_image), avoid
@@ -50,7 +50,7 @@ class RunCreator:
     async def create(self, workload: Workload, plan: Plan) -> bool:
         """Create the run. Returns False when it exists already, from before a restart.
 
-        Permanent: PlanTooLarge, InvalidTemplate, NameTaken, or what the API server says against it.
+        Raises Permanent: PlanTooLarge, InvalidTemplate, NameTaken, or a refusal of the API server.
         """
         body = self._build_run(workload, plan)
         resource, namespace = run_metadata.resource_of(workload), workload.meta.namespace

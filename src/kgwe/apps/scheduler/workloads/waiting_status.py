@@ -1,4 +1,4 @@
-"""What a workload without a place says: its status, and Events that grow rarer the longer it waits."""
+"""Reports workloads that wait for a place: their status, and Events, less often the longer they wait."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from kgwe.cluster.workload.workload import Key, Workload
     from kgwe.placement.refusal import Refusal
 
-# Rewrites of waiting messages over all workloads together, per second, at most.
+# Waiting messages written per second, over all workloads.
 _MESSAGES_PER_S: Final = 10.0
 
 
 class WaitingNotices:
-    """One term's messages about workloads that wait for room."""
+    """Messages about workloads that wait for room, during one term of leadership."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class WaitingNotices:
         self._requeue = requeue
 
     async def report(self, workload: Workload, attempt: Attempt, held: Refusal, now: float) -> None:
-        """Say why it waits: soon when that is news, seldom when only the numbers in it moved."""
+        """Report why the workload waits: soon if the reason is new, seldom if only numbers in the message changed."""
         if attempt.held_at is None:
             attempt.held_at = now
             attempt.warn_at = now + self._pause_s
@@ -62,7 +62,7 @@ class WaitingNotices:
 
     @property
     def _pause_s(self) -> float:
-        """Between two messages about the same workload: longer, the more work waits."""
+        """The time between two messages about one workload: longer if many workloads wait."""
         return max(self._interval_s, self._planner.waiting_count / _MESSAGES_PER_S)
 
     def _status_due(self, workload: Workload, attempt: Attempt, *, is_news: bool) -> float:

@@ -1,7 +1,7 @@
-"""What a workload's status says in each phase: the whole of it, conditions included, every time.
+"""Builds the whole status of a workload, conditions included, for each phase.
 
-A status is never patched together from what was there before: each phase states every field and every
-condition it has, and only times are carried over (a condition's since when, the run's start).
+A status does not depend on the one before. Each phase sets every field and every condition; only times are carried over
+(the transition times of conditions, and the start of the run).
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Verdict = tuple[bool, str, str]
 
 
 def pending_status(workload: Workload, reason: str, message: str, now: str) -> Status:
-    """It waits: for room, or for something that only others can mend. Nothing of an earlier run is left."""
+    """The workload waits, for room or for a user to fix something. Nothing of an earlier run remains in the status."""
     status = Status(phase=Phase.PENDING, message=_shorten(message), retry_count=retry_count(workload))
     return _with_conditions(workload, status, workload.meta.generation, now, {SCHEDULED: (False, reason, message)})
 
 
 def waiting_status(workload: Workload, held: Refusal, now: str, estimate: tuple[str, str] | None = None) -> Status:
-    """It waits for room: why, and what would start it now."""
+    """The workload waits for room: why, and what would let it start now."""
     status = pending_status(workload, held.code, held.message, now)
     words = held.detail.describe() if isinstance(held.detail, Diagnosis) else ""
     return replace(status, certificate=_shorten(words), estimate=estimate)
@@ -59,7 +59,7 @@ def retrying_status(workload: Workload, attempt: int, message: str, now: str) ->
 
 
 def failed_status(workload: Workload, reason: str, message: str, now: str) -> Status:
-    """Failed without ever having had a Job."""
+    """The workload failed before it had a Job."""
     status = Status(
         phase=Phase.FAILED, message=_shorten(message), retry_count=retry_count(workload), completion_time=now
     )
@@ -76,7 +76,7 @@ def scheduled_status(
 
 
 def running_status(workload: Workload, placed: Placement, now: str, trouble: Trouble | None = None) -> Status:
-    """It runs, as a whole or (`trouble`) with a part of it lost."""
+    """The workload runs; `trouble`: a part of it is lost."""
     message = f"running on {placed.where}" + (f"; {trouble[1]}" if trouble else "")
     verdicts = {RUNNING: (True, "PodRunning", message), **_degraded_condition(trouble)}
     status = _with_job(workload, placed, now, phase=Phase.RUNNING, message=message, verdicts=verdicts)
@@ -102,7 +102,7 @@ def finished_status(workload: Workload, placed: Placement, run: Run, ended: core
 
 
 class Placement:
-    """Where a workload was put and why, as its run tells."""
+    """Where a workload was placed and why, as its run shows."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ def _with_job(
 def _with_conditions(
     workload: Workload, status: Status, generation: int, now: str, verdicts: dict[str, Verdict]
 ) -> Status:
-    """Exactly these conditions; a condition's time moves only when its status does."""
+    """The status with exactly these conditions; a transition time changes only with the status of its condition."""
     before = {condition.type: condition for condition in workload.status.conditions}
     conditions = []
     for type_, (is_so, reason, message) in verdicts.items():

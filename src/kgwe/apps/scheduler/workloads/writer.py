@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StatusWriter:
-    """Every write carries the version it was decided on: a stale view is refused by the API server."""
+    """Writes with the resource version of the decision: the API server refuses a write from a stale view."""
 
     def __init__(self, client: KubeClient, events: EventRecorder) -> None:
         self._client = client
@@ -26,9 +26,9 @@ class StatusWriter:
         self._expected: dict[str, str] = {}  # uid -> version that our last write made, if nothing else waits for it
 
     def is_behind(self, workload: Workload) -> bool:
-        """Whether the watch has yet to show what we wrote last: writing again now would only be refused."""
+        """Whether the watch has not shown our last write yet: another write would be refused."""
         uid = workload.meta.uid
-        # A caller that is turned away must be called again by what the watch shows next.
+        # The caller must be called again when the watch shows that write.
         self._expected.pop(uid, None)
         if self._overwritten.get(uid) == workload.meta.resourceVersion:
             return True
@@ -36,7 +36,7 @@ class StatusWriter:
         return False
 
     def is_echo(self, workload: Workload) -> bool:
-        """Whether the watch shows what we wrote last, and no call was turned away since."""
+        """Whether the watch shows our last write, and no call was refused since."""
         return self._expected.pop(workload.meta.uid, "") == workload.meta.resourceVersion
 
     def forget(self, uid: str) -> None:
@@ -44,7 +44,7 @@ class StatusWriter:
         self._expected.pop(uid, None)
 
     async def write_status(self, workload: Workload, new: Status) -> bool:
-        """One write, and only when something changed; returns whether it did."""
+        """Write the status if it changed; returns whether it did."""
         patch = status_patch(workload, new)
         if patch is None:
             return False
@@ -70,7 +70,7 @@ class StatusWriter:
     async def delete_run(self, run: Run) -> None:
         if run.meta.deletionTimestamp is not None:
             return
-        # Gone already, or a namesake that is not the one meant.
+        # It is gone already, or another object has its name.
         with contextlib.suppress(errors.NotFound, errors.Conflict):
             await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=run.meta.uid)
 
