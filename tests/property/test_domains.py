@@ -24,7 +24,7 @@ def networks(draw: st.DrawFn) -> list[Place]:
 
 @given(places=networks())
 def test_domains_are_slices_that_nest(places):
-    tree = domains.build(places, LEVELS)
+    tree = domains.build_tree(places, LEVELS)
     count = len(places)
     assert sorted(tree.nodes) == sorted(place.node for place in places)
     for number, level in enumerate(tree.levels):
@@ -40,7 +40,7 @@ def test_domains_are_slices_that_nest(places):
 
 @given(places=networks())
 def test_distance_is_symmetric_and_unknown_is_farthest(places):
-    tree = domains.build(places, LEVELS, connected=[("leaf", "a", "b"), ("spine", "b", "c")])
+    tree = domains.build_tree(places, LEVELS, connected=[("leaf", "a", "b"), ("spine", "b", "c")])
     hops = np.array([tree.hops_from(node) for node in range(len(places))]).reshape(len(places), len(places))
     assert (hops == hops.T).all()
     assert (np.diag(hops) == 0).all()
@@ -53,7 +53,7 @@ def test_distance_is_symmetric_and_unknown_is_farthest(places):
 
 @given(places=networks())
 def test_a_node_that_says_nothing_is_near_nobody(places):
-    tree = domains.build([*places, Place("silent")], LEVELS)
+    tree = domains.build_tree([*places, Place("silent")], LEVELS)
     hops = tree.hops_from(tree.position["silent"])
     assert sorted(hops)[1:] == [tree.unknown_hops] * len(places)
 
@@ -62,14 +62,14 @@ def test_a_node_that_says_nothing_is_near_nobody(places):
 def test_the_order_nodes_are_listed_in_makes_no_difference(places, seed):
     shuffled = list(places)
     seed.shuffle(shuffled)
-    one, other = domains.build(places, LEVELS), domains.build(shuffled, LEVELS)
+    one, other = domains.build_tree(places, LEVELS), domains.build_tree(shuffled, LEVELS)
     assert one.nodes == other.nodes
     assert (one.domain_of == other.domain_of).all()
 
 
 @given(places=networks())
 def test_nodes_that_name_different_leaves_are_never_in_one(places):
-    tree = domains.build(places, LEVELS)
+    tree = domains.build_tree(places, LEVELS)
     leaf = {place.node: place.path[0] if place.path else "" for place in places}
     for domain in range(len(tree.levels[0])):
         assert len({leaf[name] for name in tree.nodes[tree.levels[0].nodes(domain)]}) == 1

@@ -24,7 +24,7 @@ from kgwe.placement.pod.ranking import Strategy
 from kgwe.placement.pod.score import to_extender_score
 from kgwe.placement.refusal import Refusal
 
-A100 = catalog.find("A100-SXM4-80GB")
+A100 = catalog.find_model("A100-SXM4-80GB")
 assert A100.geometry is not None
 CUT = tuple(parse_placement(A100.geometry, text) for text in ("3g.40gb@0", "2g.20gb@4", "1g.10gb@6"))
 UNKNOWN = Wiring(tuple(Slot(f"b{i}") for i in range(4)))

@@ -74,7 +74,7 @@ def fleets(draw: st.DrawFn) -> LiveFleet:
         more: dict[str, Any] = {"pieces": draw(st.sampled_from([None, 0, 2, 4])), "ready": draw(st.booleans())}
         nodes.append(Node(name, shape, offers, offers, draw(st.sampled_from([0, 1, 110])), cut=cut, **more))
         places.append(domains.Place(name, (draw(st.sampled_from(["", "a", "b"])), "s"), gb_per_s=50.0))
-    fleet.set_nodes(nodes, domains.build(places, LEVELS))
+    fleet.set_nodes(nodes, domains.build_tree(places, LEVELS))
     return fleet
 
 
@@ -140,7 +140,7 @@ def test_an_error_in_one_work_leaves_the_others_alone(bad: Ask, first: bool):  #
     fleet = LiveFleet()
     shape = Shape(nvswitch(4), "H100-SXM5-80GB", 81_920, "hopper")
     places = [domains.Place("n0", ("a", "s"), gb_per_s=50.0)]
-    fleet.set_nodes([Node("n0", shape, 64_000, 2**40)], domains.build(places, LEVELS))
+    fleet.set_nodes([Node("n0", shape, 64_000, 2**40)], domains.build_tree(places, LEVELS))
     passes = PlanningCycle(fleet, {}, random.Random(1))
     good = [Ask(f"g{number}", Request(Gpus(count=2)), namespace="x", priority=number) for number in range(3)]
     for ask in [bad, *good] if first else [*good, bad]:

@@ -70,7 +70,7 @@ def worlds(draw: st.DrawFn, most: int = 7) -> World:
     held = [grant for grant in held if snapshot.pods[grant.node]]
     snapshot.commit_all(held)
     oversubscribed = {"leaf": Speed(oversubscription=draw(st.sampled_from((1.0, 2.0))))}
-    tree = domains.build(places, LEVELS, speeds=oversubscribed)
+    tree = domains.build_tree(places, LEVELS, speeds=oversubscribed)
     fitter = Fitter(snapshot)
     return World(snapshot, tree, fitter, GangPlanner(fitter, tree), held)
 
@@ -323,7 +323,7 @@ def wide_worlds(draw: st.DrawFn) -> World:
             places.append(Place(name, (f"{spine}{leaf}", spine), gb_per_s=draw(st.sampled_from((25.0, 50.0)))))
     snapshot = Snapshot.from_nodes(nodes)
     snapshot.commit_all(held)
-    tree = domains.build(places, LEVELS)
+    tree = domains.build_tree(places, LEVELS)
     fitter = Fitter(snapshot)
     return World(snapshot, tree, fitter, GangPlanner(fitter, tree), held)
 
@@ -469,7 +469,7 @@ def test_steps_of_the_network_are_what_the_tree_says(world, linked):
             )
             for place, name in enumerate(tree.nodes)
         ]
-        tree = domains.build(places, LEVELS, connected=[("leaf", "a", "c")])
+        tree = domains.build_tree(places, LEVELS, connected=[("leaf", "a", "c")])
     pairs = list(itertools.product(range(len(tree.nodes)), repeat=2))
     a, b = np.array(pairs).T
     assert ring.network_gb_per_s(tree, a, b).tolist() == [tree.gb_per_s(*pair) for pair in pairs]

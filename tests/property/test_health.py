@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kgwe.model.gpu.driver_data import Faults, Link, LinkErrors, Reading, Throttle
 from kgwe.model.health import transitions as watching
-from kgwe.model.health.health import Policy, Watch, verdict
+from kgwe.model.health.health import Policy, Watch, assess_health
 from kgwe.model.health.xids import XidClass, look_up
 
 T0 = 1_800_000_000.0
@@ -133,7 +133,7 @@ def test_errors_of_one_moment_give_the_same_verdict_in_any_order(story, numbers,
         watch = start
         for number in order:
             watch = watching.on_xid(watch, number, start.wall_s + 5, POLICY)
-        found.append((verdict(watch), watch.troubles))
+        found.append((assess_health(watch), watch.troubles))
     assert found[0] == found[1]
 
 
@@ -148,6 +148,6 @@ def test_the_past_only_grows_by_incidents_and_never_beyond_the_worst(story):
 @given(steps)
 def test_the_verdict_gives_a_reason_whenever_not_all_is_well(story):
     for watch in followed(story):
-        found = verdict(watch)
+        found = assess_health(watch)
         assert found.state == watch.state
         assert (found.state == "Healthy") == (found.reason == "")

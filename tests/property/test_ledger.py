@@ -30,7 +30,7 @@ MASKS = st.integers(0, 0b11111)
 PODS = st.sampled_from(["p0", "p1", "p2", "p3"])
 OWNERS = st.sampled_from(["w", "v"])
 SEATS = st.tuples(OWNERS, st.integers(0, 2))
-NO_TREE = domains.build((), ())
+NO_TREE = domains.build_tree((), ())
 
 
 def wants(cards: int) -> dict[str, int]:

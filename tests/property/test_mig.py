@@ -57,7 +57,7 @@ def test_a_recut_serves_all_stays_legal_and_never_touches_what_is_in_use(cards, 
         assert set(change.destroy) <= set(before.spare)
         assert set(before.used) <= set(after.used)
         assert {*after.used, *after.spare} == ({*before.used, *before.spare} - set(change.destroy)) | set(change.create)
-        assert mig.problems(A100, [*after.used, *after.spare]) == []
+        assert mig.find_problems(A100, [*after.used, *after.spare]) == []
         assert all(each.profile.name == profile for each in change.serve)
 
 
@@ -103,7 +103,7 @@ def test_a_distribution_gives_legal_layouts_and_sums_that_are_exact(data, name, 
     assert len(cut.gpus) == cards
     assert cut == strategy.plan_uncut(geometry, cards, dict(reversed(shares.items())))
     for card in cut.gpus:
-        assert mig.problems(geometry, card.layout) == []
+        assert mig.find_problems(geometry, card.layout) == []
     units = sum(each.profile.units for card in cut.gpus for each in card.layout)
     assert units == sum(n * geometry.profile(each).units for each, n in cut.counts.items())
     for each, n in cut.wanted.items():
@@ -118,7 +118,7 @@ def test_a_new_distribution_keeps_every_instance_in_use(data, cards):
     cut = strategy.fit_distribution(A100, cards, data.draw(distributions(A100)))
     for card, plan in zip(cards, cut.gpus, strict=True):
         assert set(card.used) <= set(plan.layout)
-        assert mig.problems(A100, plan.layout) == []
+        assert mig.find_problems(A100, plan.layout) == []
         assert set(plan.layout) == ({*card.used, *card.spare} - set(plan.destroy)) | set(plan.create)
 
 
@@ -145,7 +145,7 @@ def test_several_instances_are_placed_whenever_they_can_be(data, profiles):
         assert [slot.placement.profile.name for slot in found] == profiles
         for slot in found:
             layouts_after[slot.gpu].append(slot.placement)
-        assert all(mig.problems(A100, layout) == [] for layout in layouts_after)
+        assert all(mig.find_problems(A100, layout) == [] for layout in layouts_after)
         return
     assert not _can_place(states.tolist(), sorted(profiles))
 

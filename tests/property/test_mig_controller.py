@@ -102,10 +102,10 @@ class Life(World):
         for obj in self.gpu_nodes.values():
             for device in obj.status.gpus:
                 names = [f"{each.profile}@{each.start}" for each in device.mig.instances]
-                assert mig.problems(A100, [mig.parse_placement(A100, name) for name in names]) == []
+                assert mig.find_problems(A100, [mig.parse_placement(A100, name) for name in names]) == []
             for card in obj.spec.cards:
                 layout = [mig.parse_placement(A100, text) for text in card.mig.instances]
-                assert mig.problems(A100, layout) == []
+                assert mig.find_problems(A100, layout) == []
 
 
 def _profile(pod: core.Pod) -> str:

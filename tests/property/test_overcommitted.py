@@ -38,7 +38,7 @@ bookings = st.lists(bound, max_size=7)
 def fleet_with(pods: list[Bound]) -> LiveFleet:
     fleet = LiveFleet()
     places = [domains.Place(name, ("leaf", "spine"), gb_per_s=50.0) for name in NAMES]
-    fleet.set_nodes([Node(name, SHAPE, 64_000, 2**40) for name in NAMES], domains.build(places, ("leaf", "spine")))
+    fleet.set_nodes([Node(name, SHAPE, 64_000, 2**40) for name in NAMES], domains.build_tree(places, ("leaf", "spine")))
     for number, (node, cards, _, _) in enumerate(pods):
         fleet.hold(f"p{number}", Holding(node, {amounts.GPU: cards, amounts.PODS: 1}))
     return fleet
@@ -127,7 +127,9 @@ def test_the_same_of_shares_and_slices(kind: str, pods: list[bool], room: int):
     """Each pod has one piece of the node's only card; `True`: it may be stopped."""
     fleet = LiveFleet()
     made = divided(room, 0) if kind == "share" else divided(0, room)
-    fleet.set_nodes([made], domains.build([domains.Place("a", ("leaf", "spine"), gb_per_s=50.0)], ("leaf", "spine")))
+    fleet.set_nodes(
+        [made], domains.build_tree([domains.Place("a", ("leaf", "spine"), gb_per_s=50.0)], ("leaf", "spine"))
+    )
     resource = amounts.SHARED if kind == "share" else f"{amounts.MIG_PREFIX}1g.10gb"
     gpus = Gpus(milli=1000 // room) if kind == "share" else Gpus(profile="1g.10gb", slices=1)
     listed = []

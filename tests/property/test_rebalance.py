@@ -69,7 +69,7 @@ def test_decisions_are_legal_bounded_gentle_and_stable(data: st.DataObject, grou
     decision = decide_layouts(group, asks, gate)
     begun = set()
     for before, after in zip(group.gpus, decision.gpus, strict=True):
-        assert not mig.problems(group.geometry, after.layout)
+        assert not mig.find_problems(group.geometry, after.layout)
         assert set(before.used) <= set(after.layout)
         assert before.used == after.used
         assert not (after.is_whole and after.layout)

@@ -17,7 +17,7 @@ def charged(story: list[tuple[float, Weight]]) -> tuple[Record, float]:
     record, now_s = CLEAN, 1e9
     for after_s, weight in story:
         now_s += after_s
-        record = record.charged(weight, now_s)
+        record = record.charge(weight, now_s)
     return record, now_s
 
 
@@ -31,7 +31,7 @@ def test_a_score_is_between_nothing_and_one(story):
 @given(past, weights)
 def test_an_incident_never_makes_it_better(story, weight):
     record, now_s = charged(story)
-    assert record.charged(weight, now_s).score(now_s) <= record.score(now_s) + 1e-12
+    assert record.charge(weight, now_s).score(now_s) <= record.score(now_s) + 1e-12
 
 
 @given(past, st.floats(0, 1e9))
@@ -47,9 +47,9 @@ def test_the_order_of_incidents_of_one_moment_does_not_matter(story):
     there, back = CLEAN, CLEAN
     serious = [weight for _, weight in story if weight > Weight.APPLICATION]
     for weight in serious:
-        there = there.charged(weight, 1e9)
+        there = there.charge(weight, 1e9)
     for weight in reversed(serious):
-        back = back.charged(weight, 1e9)
+        back = back.charge(weight, 1e9)
     assert there.demerits == pytest.approx(back.demerits)
 
 
@@ -71,7 +71,7 @@ def test_nothing_known_is_no_trouble():
 
 
 def test_half_of_it_is_forgiven_in_a_half_life():
-    record = CLEAN.charged(Weight.FATAL, 1e9)
+    record = CLEAN.charge(Weight.FATAL, 1e9)
     assert record.demerits_at(1e9 + HALF_LIFE_S) == pytest.approx(0.5)
     assert record.score(1e9) == pytest.approx(0.368, abs=1e-3)
 

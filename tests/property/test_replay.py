@@ -47,7 +47,7 @@ STRATEGIES = st.sampled_from(["", "pack", "spread", "random", "distributed", "le
 
 def tree(nodes: Sequence[Node]) -> domains.Tree:
     places = [domains.Place(node.name, (node.labels[small_fleet.LEAF], "spine-0"), gb_per_s=50.0) for node in nodes]
-    return domains.build(places, ("leaf", "spine"))
+    return domains.build_tree(places, ("leaf", "spine"))
 
 
 @st.composite

@@ -56,7 +56,7 @@ class ShareMachine(RuleBasedStateMachine):
         for name, (pieces, healthy) in there.items():
             node = replace(small_fleet.node(0), name=name, healthy=healthy, pieces=pieces)
             made.append(kept[name] if kept.get(name) == node else node)
-        self.ledger.fleet.set_nodes(made, domains.build((), ()))
+        self.ledger.fleet.set_nodes(made, domains.build_tree((), ()))
 
     @rule(uid=PODS, node=NODES, card=CARDS, seat=st.none() | SEATS)
     def pod_is_bound(self, uid: str, node: str, card: int, seat: tuple[str, int] | None) -> None:

@@ -17,7 +17,7 @@ from kgwe.placement.fleet.snapshot import Grant, Snapshot, list_gpus
 from kgwe.placement.pod.fit import Fitter
 from kgwe.placement.pod.fit_status import FitStatus
 
-A100 = catalog.find("A100-SXM4-80GB")
+A100 = catalog.find_model("A100-SXM4-80GB")
 WIRING = Wiring(slots=tuple(Slot(f"00000000:{i:02X}:00.0") for i in range(8)))
 SHAPE = Shape(WIRING, A100.name, A100.memory_mib, str(A100.architecture), A100.geometry)
 assert A100.geometry is not None

@@ -67,7 +67,7 @@ def worlds(draw: st.DrawFn) -> World:
             held.append(Grant(number, gpus=taken, pods=0))
     snapshot = Snapshot.from_nodes(nodes)
     snapshot.commit_all(held)
-    return World(snapshot, domains.build(places, LEVELS), Fitter(snapshot))
+    return World(snapshot, domains.build_tree(places, LEVELS), Fitter(snapshot))
 
 
 policies = st.sampled_from(SpotPolicy)

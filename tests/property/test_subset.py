@@ -117,7 +117,7 @@ def compare(wiring: Wiring, preference: Preference, *, required: bool) -> None:
 @pytest.mark.parametrize("name", reference.NAMES)
 def test_the_table_of_every_known_machine_is_optimal(name, preference):
     entry = reference.machine(name)
-    wiring = smi_topo.parse(reference.topo_text(entry), model=reference.model(entry))
+    wiring = smi_topo.parse_smi_topology(reference.topo_text(entry), model=reference.model(entry))
     compare(wiring, preference, required=True)
 
 

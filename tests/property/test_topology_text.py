@@ -53,22 +53,22 @@ def check(parse: Callable[[str], Wiring], text: str) -> None:
 
 
 def test_the_samples_are_good():
-    assert smi_topo.parse(TABLE).matrix()[0] == ["X", "NV12", "SYS"]
-    assert nccl_xml.parse(XML).matrix()[0] == ["X", "NV4"]
-    assert [nic.name for nic in nccl_xml.parse(XML).nics] == ["mlx5_0"]
+    assert smi_topo.parse_smi_topology(TABLE).matrix()[0] == ["X", "NV12", "SYS"]
+    assert nccl_xml.parse_nccl_xml(XML).matrix()[0] == ["X", "NV4"]
+    assert [nic.name for nic in nccl_xml.parse_nccl_xml(XML).nics] == ["mlx5_0"]
 
 
 @given(text=mangled(TABLE))
 def test_a_mangled_table_is_read_or_refused(text):
-    check(smi_topo.parse, text)
+    check(smi_topo.parse_smi_topology, text)
 
 
 @given(text=mangled(XML))
 def test_a_mangled_file_is_read_or_refused(text):
-    check(nccl_xml.parse, text)
+    check(nccl_xml.parse_nccl_xml, text)
 
 
 @given(text=st.text())
 def test_any_text_is_refused_or_read(text):
-    check(smi_topo.parse, text)
-    check(nccl_xml.parse, text)
+    check(smi_topo.parse_smi_topology, text)
+    check(nccl_xml.parse_nccl_xml, text)

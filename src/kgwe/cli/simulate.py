@@ -292,7 +292,7 @@ class _Chosen:
             return loaders.openb_nodes(_pick_evenly(openb.read_nodes(self.openb_nodes()), self.count or _OPENB_NODES))
         model = models.load(self.fleet)
         table = prices.read_prices(self.price_list, model.region) if self.price_list else prices.PRICES
-        listed = inventory.expand(model, self.count or _DEFAULT_NODES)
+        listed = inventory.expand_fleet(model, self.count or _DEFAULT_NODES)
         return fleets.build_nodes(listed, prices.of_pools(model.pools, table))
 
     def openb_nodes(self) -> Path:

@@ -62,12 +62,12 @@ def topology(
     output
         Output format.
     """
-    wiring = machine_text.parse(_read(file), model=catalog.find(gpu) if gpu else None)
+    wiring = machine_text.parse_machine(_read(file), model=catalog.find_model(gpu) if gpu else None)
     called = name or (Path(file).stem if file != "-" else "machine")
     if svg is not None:
         _write(svg, drawing.to_svg(wiring, called))
     if fleet:
-        sys.stdout.write(suggestion.to_yaml(wiring, name=called, gpu=catalog.find(gpu) if gpu else None))
+        sys.stdout.write(suggestion.to_yaml(wiring, name=called, gpu=catalog.find_model(gpu) if gpu else None))
     elif output == "text":
         sys.stdout.write(drawing.to_text(wiring))
         guess = "" if gpu else f" (the GPU is probably {suggestion.guess_gpu(wiring).name}; set it with --gpu)"

@@ -150,7 +150,7 @@ def _add_model_nodes(seen: View, name: str, count: int, number: int) -> Iterator
         model = models.load(name)
     except errors.Permanent as exc:
         raise errors.Permanent(f"no GPU node {name!r}, and {exc}") from exc
-    for each in inventory.expand(model, count):
+    for each in inventory.expand_fleet(model, count):
         place = each.place
         moved = dataclasses.replace(
             place,

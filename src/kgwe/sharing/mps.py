@@ -87,11 +87,11 @@ def list_targets(machine: Machine) -> dict[str, Target]:
         found[device.uuid] = Target(
             device.uuid, device.memory_mib, device.compute_capability, is_cut=device.mig.is_enabled
         )
-        found |= _instances(device)
+        found |= _list_instances(device)
     return found
 
 
-def _instances(device: Device) -> dict[str, Target]:
+def _list_instances(device: Device) -> dict[str, Target]:
     return {
         each.uuid: Target(each.uuid, each.memory_mib, device.compute_capability, is_instance=True)
         for each in device.mig.instances

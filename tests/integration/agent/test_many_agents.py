@@ -96,7 +96,7 @@ async def writes(cluster: LocalCluster) -> dict[str, int]:
 
 
 async def test_three_hundred_agents_publish_answer_and_are_quiet(many_cluster: LocalCluster, tmp_path: Path):
-    nodes = list(inventory.expand(MIXED, NODES))
+    nodes = list(inventory.expand_fleet(MIXED, NODES))
     async with KubeClient.connect(many_cluster.kubeconfig) as client:
         await agents.install(client)
         await apply.apply_fleet(client, MIXED, NODES)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 
 
 async def test_metrics_cover_every_card_and_slice_of_every_node(client):
-    nodes = inventory.expand(MIXED, NODES)
+    nodes = inventory.expand_fleet(MIXED, NODES)
     rows = sum(max(len(card.instances), 1) for node in nodes for card in node.gpus)
     async with exporting(client) as metrics:
         samples = await metrics.samples("/metrics", "DCGM_FI_DEV_GPU_TEMP")

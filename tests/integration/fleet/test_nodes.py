@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cluster
 
 
 async def test_every_node_is_ready_and_offers_its_gpus(client):
-    wanted = {node.name: node for node in inventory.expand(MIXED, NODES)}
+    wanted = {node.name: node for node in inventory.expand_fleet(MIXED, NODES)}
     nodes = {node.metadata.name: node for node in await client.list(resources.NODE)}
     assert nodes.keys() == wanted.keys()
     for name, node in nodes.items():
@@ -26,7 +26,7 @@ async def test_every_node_is_ready_and_offers_its_gpus(client):
 
 
 async def test_every_node_has_its_gpu_node_complete(client):
-    wanted = {node.name: gpunodes.status(node) for node in inventory.expand(MIXED, NODES)}
+    wanted = {node.name: gpunodes.status(node) for node in inventory.expand_fleet(MIXED, NODES)}
     found = {obj.metadata.name: obj for obj in await client.list(resources.GPU_NODE)}
     assert {name: obj.status for name, obj in found.items()} == wanted
     for obj in found.values():
@@ -45,7 +45,7 @@ async def test_applying_again_writes_nothing(client):
 async def test_a_fleet_shrinks_and_grows_at_its_end(client):
     outcome = await apply.apply_fleet(client, MIXED, 10)
     assert outcome.counts[apply.Verdict.DELETED] == 6
-    kept = {node.name for node in inventory.expand(MIXED, 10)}
+    kept = {node.name for node in inventory.expand_fleet(MIXED, 10)}
     assert {node.metadata.name for node in await client.list(resources.NODE)} == kept
     assert {node.metadata.name for node in await client.list(resources.GPU_NODE)} == kept
     outcome = await apply.apply_fleet(client, MIXED, 20)
@@ -57,13 +57,13 @@ async def test_slices_are_published_where_asked_for_follow_faults_and_go_again(c
         found = await client.list(resources.RESOURCE_SLICE)
         return {obj.spec.nodeName: {device.text("uuid") for device in obj.spec.devices} for obj in found}
 
-    first = inventory.expand(MIXED, 10)[0]
+    first = inventory.expand_fleet(MIXED, 10)[0]
     await apply.apply_fleet(client, MIXED, 10)
     assert await listed() == {}
     outcome = await apply.apply_fleet(client, MIXED, 10, dra=True)
     assert outcome.counts[apply.Verdict.UPDATED] == 10
     published = await listed()
-    assert published.keys() == {node.name for node in inventory.expand(MIXED, 10)}
+    assert published.keys() == {node.name for node in inventory.expand_fleet(MIXED, 10)}
     assert published[first.name] == {card.uuid for card in first.gpus}
     outcome = await apply.apply_fleet(client, MIXED, 10, dra=True)
     assert outcome.counts[apply.Verdict.UNCHANGED] == 10
@@ -94,7 +94,7 @@ async def test_a_node_that_is_not_simulated_is_left_alone(client):
 
 
 async def test_a_node_in_the_way_is_an_error_and_not_overwritten(client):
-    name = inventory.expand(MIXED, NODES + 1)[-1].name
+    name = inventory.expand_fleet(MIXED, NODES + 1)[-1].name
     await client.create(resources.NODE, {"metadata": {"name": name}})
     try:
         with pytest.raises(errors.Permanent, match=f"node {name} exists and belongs to no simulated fleet"):

@@ -95,7 +95,7 @@ async def test_waves_of_work_on_64_nodes_are_all_cut_for(bed: MigBed) -> None:
     for obj in bed.gpu_nodes.store.values():
         for device in obj.status.gpus:
             layout = [mig.parse_placement(geometry, f"{each.profile}@{each.start}") for each in device.mig.instances]
-            assert mig.problems(geometry, layout) == []
+            assert mig.find_problems(geometry, layout) == []
 
 
 def _all_run(bed: MigBed, pods: int) -> bool:

@@ -43,7 +43,7 @@ async def machines(bed: Bed, tmp_path: Path) -> AsyncIterator[dict[str, AgentMac
     with contextlib.ExitStack() as stack:
         found = {
             node.name: stack.enter_context(AgentMachine(node, tmp_path / node.name))
-            for node in inventory.expand(model, _NODES)
+            for node in inventory.expand_fleet(model, _NODES)
         }
         for machine in found.values():
             for card in range(len(machine.node.gpus)):

@@ -6,7 +6,7 @@ from kgwe.kube.api.meta import ObjectMeta
 from kgwe.local.fleet import gpupods, models
 from kgwe.model.simfleet import inventory
 
-NODES = {node.pool.name: node for node in inventory.expand(models.load("mixed"), 64)}
+NODES = {node.pool.name: node for node in inventory.expand_fleet(models.load("mixed"), 64)}
 
 
 START = "2026-11-15T10:00:00Z"

@@ -44,14 +44,14 @@ def node_of(model: str, pool: str = "") -> FleetNode:
     """The first node of a pool of a fleet model, of the first pool when none is named."""
     loaded = models.load(model)
     wanted = pool or loaded.pools[0].name
-    return next(node for node in inventory.expand(loaded, 64) if node.pool.name == wanted)
+    return next(node for node in inventory.expand_fleet(loaded, 64) if node.pool.name == wanted)
 
 
 def box(gpu: str, cards: int = 1) -> FleetNode:
     """A machine with few cards of a model and nothing between them: quick to read."""
     slots = ", ".join(f'{{bus: "00000000:0{i + 1}:00.0", numa: 0, pcie: [rc{i}]}}' for i in range(cards))
     parsed = model_file.parse(_ONE_GPU.format(gpu=gpu, slots=slots), where="test", include=str)
-    return inventory.expand(parsed, 1)[0]
+    return inventory.expand_fleet(parsed, 1)[0]
 
 
 def hardware(folder: Path, node: FleetNode, generation: Generation = Generation.NEW) -> Hardware:

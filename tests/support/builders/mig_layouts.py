@@ -13,6 +13,6 @@ def layouts(draw: st.DrawFn, geometry: mig.Geometry) -> tuple[mig.Placement, ...
     every = [mig.Placement(profile, start) for profile in geometry.profiles.values() for start in profile.starts]
     found: list[mig.Placement] = []
     for place in draw(st.lists(st.sampled_from(every), max_size=10)):
-        if not mig.problems(geometry, [*found, place]):
+        if not mig.find_problems(geometry, [*found, place]):
             found.append(place)
     return tuple(sorted(found, key=lambda place: place.start))

@@ -41,7 +41,7 @@ class Fleet:
             domains.Place(name, (f"leaf-{leaf}", f"spine-{leaf // per_spine}"), gb_per_s=50.0)
             for name, leaf in self.leaf.items()
         ]
-        self.tree = domains.build(places, names)
+        self.tree = domains.build_tree(places, names)
         self.cards = cards
         self.running: list[Running] = []
 

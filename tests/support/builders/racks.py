@@ -75,5 +75,5 @@ def racks(
                     held[name] = Grant(len(nodes) - 1, gpus=((1 << taken) - 1) << cards_free)
     snapshot = Snapshot.from_nodes(nodes)
     snapshot.commit_all(list(held.values()))
-    tree = domains.build(places, LEVELS, speeds=speeds)
+    tree = domains.build_tree(places, LEVELS, speeds=speeds)
     return Racks(snapshot, tree, GangPlanner(Fitter(snapshot), tree), held)

@@ -12,7 +12,7 @@ from kgwe.sim.traces.workload import Job
 
 LEAF = "fabric.topograph.run/tier-0"
 CARDS = 4
-MODEL = catalog.find("A100-SXM4-80GB")
+MODEL = catalog.find_model("A100-SXM4-80GB")
 assert MODEL.geometry is not None
 GEOMETRY = MODEL.geometry
 SHAPE = Shape(reference.nvswitch(CARDS), MODEL.label, MODEL.memory_mib, str(MODEL.architecture), GEOMETRY)

@@ -44,7 +44,7 @@ class AgentBed:
     def machine(self, pool: str, number: int = 0) -> AgentMachine:
         """A node of the fleet, as hardware; its agent is not started."""
         name = f"{pool}-{number:04}"
-        node = next(each for each in inventory.expand(MIXED, NODES) if each.name == name)
+        node = next(each for each in inventory.expand_fleet(MIXED, NODES) if each.name == name)
         self.machines.append(AgentMachine(node, self._folder / name))
         return self.machines[-1]
 

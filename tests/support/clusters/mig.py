@@ -86,7 +86,7 @@ class MigBed:
 
     def agent(self, node: str, **settings: str) -> AgentMachine:
         """A node of the fleet as hardware, with its agent running."""
-        built = next(each for each in inventory.expand(FLEET, 16) if each.name == node)
+        built = next(each for each in inventory.expand_fleet(FLEET, 16) if each.name == node)
         machine = AgentMachine(built, self.folder / node)
         self.machines.append(machine)
         machine.start(agents.kubeconfig(self.cluster), **QUICK_AGENT, **settings)

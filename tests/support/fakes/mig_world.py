@@ -55,7 +55,7 @@ class World:
         self.claims = Claims(self.claimed, lambda pool, device: (pool, device))
         self.events: list[Event] = []
         self.now = 1000.0
-        built = [each for each in inventory.expand(models.load("hgx-a100"), 8 * nodes) if each.pool.name == pool]
+        built = [each for each in inventory.expand_fleet(models.load("hgx-a100"), 8 * nodes) if each.pool.name == pool]
         for each in built[:nodes]:
             self._add(each, cards)
         self.start(**settings)

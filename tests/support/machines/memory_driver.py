@@ -23,14 +23,14 @@ def fleet_nodes(count: int = 16) -> list[inventory.FleetNode]:
     """One node of every kind there is in the models."""
     found: dict[tuple[str, str], inventory.FleetNode] = {}
     for name in ALL_MODELS:
-        for node in inventory.expand(models.load(name), count):
+        for node in inventory.expand_fleet(models.load(name), count):
             found.setdefault((name, node.pool.name), node)
     return list(found.values())
 
 
 @functools.lru_cache
 def node(pool: str = "h100", model: str = "mixed") -> inventory.FleetNode:
-    return next(each for each in inventory.expand(models.load(model), 32) if each.pool.name == pool)
+    return next(each for each in inventory.expand_fleet(models.load(model), 32) if each.pool.name == pool)
 
 
 def machine(of: inventory.FleetNode) -> driver_data.Machine:

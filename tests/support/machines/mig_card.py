@@ -79,7 +79,7 @@ class Bench:
             self.lives[place] = life
 
     def check(self) -> None:
-        assert not mig.problems(self.geometry, list(self.lives)), sorted(map(format_placement, self.lives))
+        assert not mig.find_problems(self.geometry, list(self.lives)), sorted(map(format_placement, self.lives))
         assert not self.lives or self.mode is Mode.ON, "instances without MIG mode"
 
     def cut(self, names: str, life: Life = Life.FREE) -> None:

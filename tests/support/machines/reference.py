@@ -44,7 +44,7 @@ def machine(name: str) -> dict[str, Any]:
 
 def model(entry: dict[str, Any]) -> catalog.GpuModel | None:
     try:
-        return catalog.find(_MODELS.get(entry["gpu"], entry["gpu"]))
+        return catalog.find_model(_MODELS.get(entry["gpu"], entry["gpu"]))
     except errors.Permanent:
         return None
 

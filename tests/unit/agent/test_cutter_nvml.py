@@ -38,7 +38,7 @@ def names(machine: Hardware, card: int = 0) -> list[str]:
 
 def check(machine: Hardware, card: int = 0) -> None:
     placed = [mig.parse_placement(A100, f"{cut.profile}@{cut.start}") for cut in machine.cuts(card)]
-    assert mig.problems(A100, placed) == []
+    assert mig.find_problems(A100, placed) == []
 
 
 async def made(machine: Hardware, *layout: str, held: tuple[str, ...] = ()) -> str:

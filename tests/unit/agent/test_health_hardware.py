@@ -8,7 +8,7 @@ import pytest
 from tests.support.builders import gpus
 
 from kgwe.apps.agent.health.monitor import HealthMonitor
-from kgwe.model.health.health import verdict
+from kgwe.model.health.health import assess_health
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ class Node:
         self.health.on_events(await self.driver.events(5.0))
 
     def state(self, card: int) -> tuple[str, str]:
-        found = verdict(list(self.health.watches.values())[card])
+        found = assess_health(list(self.health.watches.values())[card])
         return found.state, found.reason
 
 

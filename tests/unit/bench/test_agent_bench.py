@@ -12,7 +12,7 @@ def test_the_machines_are_eight_whole_cards_and_56_instances():
     assert [len(card.instances) for card in cut.gpus] == [7] * 8
     geometry = cut.model.geometry
     assert geometry is not None
-    assert mig.problems(geometry, cut.pool.layouts[0]) == []
+    assert mig.find_problems(geometry, cut.pool.layouts[0]) == []
 
 
 def test_heartbeats_are_counted_apart():

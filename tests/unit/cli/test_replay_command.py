@@ -29,7 +29,7 @@ def records(tmp_path: Path) -> Path:
     ledger = Ledger()
     nodes = small_fleet.nodes(4)
     places = [domains.Place(node.name, (node.labels[small_fleet.LEAF],), gb_per_s=50.0) for node in nodes]
-    ledger.fleet.set_nodes(nodes, domains.build(places, ("leaf",)))
+    ledger.fleet.set_nodes(nodes, domains.build_tree(places, ("leaf",)))
     recorder = Recorder(tmp_path / "records", 8, clock=lambda: 1000.0)
     for number in range(8):
         request = Request(Gpus(count=1 + number % 2))

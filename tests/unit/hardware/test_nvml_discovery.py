@@ -118,7 +118,7 @@ async def test_its_cut_and_its_nvlink_domain_are_found(tmp_path: Path, model: st
 
 
 async def test_nodes_of_one_domain_report_the_same_fabric(tmp_path: Path) -> None:
-    first, *_, other = inventory.expand(models.load("gb200-nvl72"), 19)
+    first, *_, other = inventory.expand_fleet(models.load("gb200-nvl72"), 19)
     fabrics = [(await discover(tmp_path, node)).devices[0].fabric for node in (first, other)]
     assert None not in fabrics
     assert fabrics[0] != fabrics[1], "the nineteenth tray is in the second rack"

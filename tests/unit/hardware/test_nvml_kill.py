@@ -31,7 +31,7 @@ def check(machine: Hardware) -> int:
     shape = mig.GEOMETRIES[GEOMETRY]
     cuts = machine.cuts(0)
     layout = [mig.parse_placement(shape, f"{cut.profile}@{cut.start}") for cut in cuts]
-    assert mig.problems(shape, layout) == []
+    assert mig.find_problems(shape, layout) == []
     assert [cut.instance_id for cut in cuts] == [placement.instance_id(shape) for placement in layout]
     assert all(len(cut.uuids) <= 1 for cut in cuts)
     names = [uuid for cut in cuts for uuid in cut.uuids]

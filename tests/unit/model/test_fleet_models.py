@@ -49,7 +49,7 @@ def test_every_model_parses_and_describes_itself(name):
     fleet = models.load(name)
     assert fleet.name == name
     assert fleet.description
-    assert len(inventory.expand(fleet, 40)) == 40
+    assert len(inventory.expand_fleet(fleet, 40)) == 40
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -116,7 +116,7 @@ def test_nvlink_bandwidth_is_per_card_and_direction(name, gb_per_s):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_labels_are_legal_kubernetes_labels(name):
-    for node in inventory.expand(models.load(name), 64):
+    for node in inventory.expand_fleet(models.load(name), 64):
         for key, value in inventory.labels(node).items():
             prefix, slash, last = key.rpartition("/")
             assert LABEL_NAME.fullmatch(last), key
@@ -127,7 +127,7 @@ def test_labels_are_legal_kubernetes_labels(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_memory_label_is_a_plain_integer(name):
-    for node in inventory.expand(models.load(name), 20):
+    for node in inventory.expand_fleet(models.load(name), 20):
         assert int(inventory.labels(node)["nvidia.com/gpu.memory"]) == node.model.memory_mib
 
 

@@ -190,7 +190,7 @@ def test_wiring_that_is_required_is_freed():
 
 
 def test_a_slice_is_freed_by_whoever_holds_one_of_its_profile():
-    a100 = catalog.find("A100-SXM4-80GB")
+    a100 = catalog.find_model("A100-SXM4-80GB")
     assert a100.geometry is not None
     cut = tuple(parse_placement(a100.geometry, text) for text in ("3g.40gb@0", "2g.20gb@4"))
     shape = Shape(nvswitch(1), a100.name, a100.memory_mib, str(a100.architecture), a100.geometry)

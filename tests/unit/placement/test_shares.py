@@ -30,7 +30,7 @@ def fleet(*pieces):
     """Nodes n0, n1, … of four cards each, divided like that."""
     made = LiveFleet()
     nodes = [replace(small_fleet.node(number), pieces=each) for number, each in enumerate(pieces)]
-    made.set_nodes(nodes, domains.build([Place(node.name) for node in nodes], ()))
+    made.set_nodes(nodes, domains.build_tree([Place(node.name) for node in nodes], ()))
     return made
 
 
@@ -108,14 +108,14 @@ class TestHolding:
         made.hold("a", share(known=0b0100, observed=True))
         made.hold("b", share(known=0b0100, observed=True))
         whole = [replace(small_fleet.node(0), pieces=0)]
-        made.set_nodes(whole, domains.build((), ()))
+        made.set_nodes(whole, domains.build_tree((), ()))
         assert int(made.snapshot.free[0]) == 0b1011
         made.drop("a")
         assert int(made.snapshot.free[0]) == 0b1011, "the other still has it"
         made.drop("b")
         assert int(made.snapshot.free[0]) == 0b1111
         made.hold("c", share())
-        made.set_nodes([replace(small_fleet.node(0), pieces=2)], domains.build((), ()))
+        made.set_nodes([replace(small_fleet.node(0), pieces=2)], domains.build_tree((), ()))
         assert made.is_fully_booked("c"), "they are divided again"
         check(made)
 
@@ -123,7 +123,7 @@ class TestHolding:
         made = fleet(4)
         for number in range(4):
             made.hold(f"p{number}", share(known=1, observed=True))
-        made.set_nodes([replace(small_fleet.node(0), pieces=2)], domains.build((), ()))
+        made.set_nodes([replace(small_fleet.node(0), pieces=2)], domains.build_tree((), ()))
         assert on_cards(made, [f"p{n}" for n in range(4)]) == {0: 2}
         made.drop("p0")
         assert on_cards(made, [f"p{n}" for n in range(1, 4)]) == {0: 2}
@@ -142,7 +142,7 @@ class TestHolding:
     def test_a_sick_card_takes_its_shares_with_it(self):
         made = fleet(2)
         made.hold("a", share(known=0b0100))
-        made.set_nodes([replace(made.snapshot.nodes[0], healthy=0b1011)], domains.build((), ()))
+        made.set_nodes([replace(made.snapshot.nodes[0], healthy=0b1011)], domains.build_tree((), ()))
         assert made.holding("a").gpus != 0b0100
         check(made)
 

@@ -80,7 +80,7 @@ def test_shares_and_whole_cards_live_side_by_side(engine):
 
 def test_a_gang_on_such_nodes_has_a_ring_nobody_knows():
     snapshot = Snapshot.from_nodes([node("w1"), node("w2")])
-    tree = domains.build([Place("w1", ("a",), gb_per_s=50.0), Place("w2", ("a",), gb_per_s=50.0)], ("leaf",))
+    tree = domains.build_tree([Place("w1", ("a",), gb_per_s=50.0), Place("w2", ("a",), gb_per_s=50.0)], ("leaf",))
     plan = placed(GangPlanner(Fitter(snapshot), tree), GangRequest.uniform(cards(10), 4))
     assert (len(plan.nodes), plan.ring.gb_per_s) == (2, UNKNOWN_GB_PER_S)
     snapshot.commit_all(plan.grants)

@@ -133,12 +133,12 @@ def test_nodes_are_read_back() -> None:
 def test_a_network_is_read_back_and_compared() -> None:
     speeds = {"leaf": domains.Speed(25.0, 2.0)}
     places = [domains.Place(f"n{i}", (f"leaf-{i // 2}", ""), nvlink="a" * (i % 2), gb_per_s=50.0) for i in range(5)]
-    tree = domains.build(places, ("leaf", "spine"), speeds=speeds, connected=[("leaf", "leaf-0", "leaf-1")])
+    tree = domains.build_tree(places, ("leaf", "spine"), speeds=speeds, connected=[("leaf", "leaf-0", "leaf-1")])
     other = codec.decode_tree(msgspec.json.decode(msgspec.json.encode(codec.encode_tree(tree))))
     assert codec.same_tree(tree, other)
     assert other.gb_per_s(0, 4) == tree.gb_per_s(0, 4)
-    assert not codec.same_tree(tree, domains.build(places, ("leaf", "spine")))
-    assert not codec.same_tree(tree, domains.build(places[:4], ("leaf", "spine")))
+    assert not codec.same_tree(tree, domains.build_tree(places, ("leaf", "spine")))
+    assert not codec.same_tree(tree, domains.build_tree(places[:4], ("leaf", "spine")))
 
 
 def test_what_is_something_else_is_refused() -> None:

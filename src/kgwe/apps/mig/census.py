@@ -117,7 +117,7 @@ class Clocks:
 
 def geometry_of(device: GPUDevice) -> mig.Geometry | None:
     try:
-        return catalog.find(device.model).geometry
+        return catalog.find_model(device.model).geometry
     except errors.Permanent:
         return None
 
@@ -231,7 +231,7 @@ def _keep_compatible(
         return wished
     kept = list(used)
     for place in wished:
-        if place not in kept and not mig.problems(geometry, [*kept, place]):
+        if place not in kept and not mig.find_problems(geometry, [*kept, place]):
             kept.append(place)
     return tuple(kept)
 

@@ -36,7 +36,7 @@ class NodeSet:
         """Return the number of GPUs of each node."""
         if self.model is None:
             return [self.gpus_per_node] * self.count
-        nodes = inventory.expand(models.load(self.model), self.count)
+        nodes = inventory.expand_fleet(models.load(self.model), self.count)
         return [int(node.allocatable().get(amounts.GPU, 0)) for node in nodes]
 
     async def create(self, client: KubeClient, progress: Callable[[int, int], None]) -> None:

@@ -95,7 +95,7 @@ def _worst(machines: dict[str, dict[str, Any]], name: str) -> float | None:
 
 def nodes() -> Iterator[tuple[str, FleetNode]]:
     """Return a node with eight whole GPUs, and one with eight GPUs of seven slices each."""
-    known = {each.name: each for each in inventory.expand(models.load(_MODEL), _NODES)}
+    known = {each.name: each for each in inventory.expand_fleet(models.load(_MODEL), _NODES)}
     yield "8 GPUs", known["h100-0000"]
     cut = known["a100-mig-0000"]
     geometry = cut.model.geometry

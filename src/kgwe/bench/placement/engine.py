@@ -74,7 +74,9 @@ def snapshot_of(fleet: str, nodes: int) -> Snapshot:
     pools = tuple(pool for pool in model.pools if len(pool.machine.wiring.slots) == CARDS)
     if not pools:
         raise errors.Permanent(f"fleet {fleet!r} has no machine with {CARDS} GPUs; choose another fleet, such as mixed")
-    return Snapshot.from_nodes(fleets.build_nodes(inventory.expand(dataclasses.replace(model, pools=pools), nodes)))
+    return Snapshot.from_nodes(
+        fleets.build_nodes(inventory.expand_fleet(dataclasses.replace(model, pools=pools), nodes))
+    )
 
 
 def _measure(options: Options, nodes: int, step: Step) -> dict[str, Any]:

@@ -300,4 +300,4 @@ def _shape() -> Shape:
 def _tree(names: tuple[str, ...], leaf: int) -> Tree:
     """As plain nodes of a cluster tell it: where they are, not how fast."""
     paths = [(f"leaf-{i // leaf:04d}", f"spine-{i // leaf // _LEAVES_PER_SPINE:04d}") for i in range(len(names))]
-    return domains.build([domains.Place(name, path) for name, path in zip(names, paths, strict=True)], _LEVELS)
+    return domains.build_tree([domains.Place(name, path) for name, path in zip(names, paths, strict=True)], _LEVELS)

@@ -76,7 +76,7 @@ def site(shape: Shape, levels: Sequence[tuple[str, int]], nodes: int) -> Site:
     paths = [tuple(f"{name}-{number // size}" for name, size in levels) for number in range(nodes)]
     speed = bandwidth.network_gb_per_s(shape.wiring, range(shape.gpu_count))
     places = [domains.Place(f"node-{i}", path, gb_per_s=speed) for i, path in enumerate(paths)]
-    tree = domains.build(places, names, speeds={names[0]: domains.Speed(oversubscription=2.0)})
+    tree = domains.build_tree(places, names, speeds={names[0]: domains.Speed(oversubscription=2.0)})
     snapshot = Snapshot.from_nodes(Node(place.node, shape, 224_000, 2 * 2**40) for place in places)
     return Site(snapshot, tree, names, paths)
 

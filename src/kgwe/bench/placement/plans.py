@@ -102,7 +102,7 @@ class Fleet:
 
 def run(options: Options) -> report.Report:
     """Build the two fleets and time the plans on them."""
-    listed = inventory.expand(models.load(_FLEET), options.nodes)
+    listed = inventory.expand_fleet(models.load(_FLEET), options.nodes)
     nodes, tree = fleets.build_nodes(listed), fleets.build_network(listed)
     machine = report.examine_machine()
     metrics: dict[str, Any] = {}
@@ -202,7 +202,9 @@ def _compare_victims(shape: Shape, options: Options, metrics: dict[str, Any]) ->
 
 def _small_fleet(shape: Shape, chance: random.Random) -> tuple[GangSearch, list[Running]]:
     nodes = [Node(f"node-{i}", shape, 64_000, 2**40) for i in range(6)]
-    tree = domains.build([domains.Place(node.name, (f"leaf-{i // 3}",)) for i, node in enumerate(nodes)], ("leaf",))
+    tree = domains.build_tree(
+        [domains.Place(node.name, (f"leaf-{i // 3}",)) for i, node in enumerate(nodes)], ("leaf",)
+    )
     fitter = Fitter(Snapshot.from_nodes(nodes))
     running = []
     for number in range(10):

@@ -77,7 +77,7 @@ def run(options: Options, progress: Progress) -> report.Report:
     machine = report.examine_machine()
     with progress.step(f"Costs on {options.nodes} nodes"):
         metrics: dict[str, Any] = _measure_costs(options)
-    nodes = fleets.build_nodes(inventory.expand(models.load(_FLEET), options.small))
+    nodes = fleets.build_nodes(inventory.expand_fleet(models.load(_FLEET), options.small))
     with progress.step(f"Simulating {options.jobs} jobs on {options.small} nodes") as step:
         metrics["rules"] = _simulate_rules(nodes, options, step)
         metrics["told"] = _measure_estimates(nodes, options, step)
@@ -91,7 +91,7 @@ class _Full:
     """A fleet with a pod on each GPU, except on the last node."""
 
     def __init__(self, options: Options) -> None:
-        self.world = World.of(fleets.build_nodes(inventory.expand(models.load(_FLEET), options.nodes)))
+        self.world = World.of(fleets.build_nodes(inventory.expand_fleet(models.load(_FLEET), options.nodes)))
         self.snapshot, self.tree = self.world.snapshot, self.world.tree
         self.grants: dict[str, Sequence[Grant]] = {}
         self.roster = RunningWorkloads(lambda key: self.grants[key])

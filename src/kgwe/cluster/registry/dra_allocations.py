@@ -72,13 +72,13 @@ class DraAllocations:
         """What the pod takes of its node; GPUs that it claims are not in its spec but in the plan of its run."""
         run = self._run_table.run_of(pod)
         wanted = podspec.sum_requests(pod.spec)
-        return wanted | amounts.gpus(run.wanted) if run is not None and run.claims else wanted
+        return wanted | amounts.filter_gpus(run.wanted) if run is not None and run.claims else wanted
 
     def settle(self, pod: core.Pod) -> DeviceSet:
         """Devices of a bound pod's own claims, if the pod is counted for them; otherwise count the claims."""
         found = NO_DEVICES
         mine = self._of_pod.get((pod.metadata.namespace, pod.metadata.uid), ())
-        is_counted = bool(mine and amounts.gpus(self.requested(pod)))
+        is_counted = bool(mine and amounts.filter_gpus(self.requested(pod)))
         for uid in mine:
             if is_counted:
                 self._drop_devices(uid)
@@ -90,7 +90,7 @@ class DraAllocations:
     def _count_claim(self, claim: ResourceClaim) -> core.Pod | None:
         """Count the claim; returns the bound pod that has to be counted for it instead, if there is one."""
         pod = self._find_pod(claim)
-        if pod is None or not amounts.gpus(self.requested(pod)):
+        if pod is None or not amounts.filter_gpus(self.requested(pod)):
             self._hold_devices(claim)
         elif pod.spec.nodeName:
             return pod

@@ -209,7 +209,7 @@ class RunRegistry:
         expected: set[int] = set()
         if not run.is_scaled_down:
             return occupied, expected
-        gpus = amounts.gpus(run.wanted)
+        gpus = amounts.filter_gpus(run.wanted)
         for pod in self._pods.of_run(run).values():
             if pod.metadata.deletionTimestamp is not None or (run.serves and placement_annotations.is_gated(pod)):
                 continue

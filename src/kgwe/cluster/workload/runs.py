@@ -221,7 +221,7 @@ def _within_plan(run: Run, workload: Workload) -> Amounts:
     if (planned := run.planned) is None:
         is_same = run.is_signed and run.generation == workload.meta.generation
         told = pod_template.specified_amounts(workload) if is_same else None
-        planned = (told or {amounts.PODS: 1}) | amounts.gpus(run.wanted)
+        planned = (told or {amounts.PODS: 1}) | amounts.filter_gpus(run.wanted)
     return {name: min(amount, max(planned[name], 0)) for name, amount in run.wanted.items() if name in planned}
 
 

@@ -183,7 +183,7 @@ def _read_reliability(gpu_node: GPUNode | None) -> float:
 
 def _find_geometry(model: str) -> mig.Geometry | None:
     try:
-        return catalog.find(model).geometry
+        return catalog.find_model(model).geometry
     except errors.Permanent:
         return None
 

@@ -71,13 +71,13 @@ def _sum(
         request = _parse(dict(quantities))
         if is_sidecar:
             amounts.add(result, request)
-            peak = amounts.largest((peak, result))
+            peak = amounts.max_amounts((peak, result))
         else:
-            peak = amounts.largest((peak, amounts.total((result, request))))
+            peak = amounts.max_amounts((peak, amounts.sum_amounts((result, request))))
     for quantities in containers:
         amounts.add(result, _parse(dict(quantities)))
     if peak:
-        result = amounts.largest((peak, result))
+        result = amounts.max_amounts((peak, result))
     result |= _parse(dict(whole_pod))
     amounts.add(result, _parse(dict(overhead)))
     result[amounts.PODS] = 1
@@ -144,7 +144,7 @@ def read_allocatable(node: core.Node) -> Amounts:
 def read_capacity(node: core.Node, resource: str) -> int:
     """How many of it the node has, in service or not."""
     text = node.status.capacity.get(resource) or node.status.allocatable.get(resource)
-    return min(_parse_one(resource, text), amounts.most_of(resource)) if text else 0
+    return min(_parse_one(resource, text), amounts.limit_of(resource)) if text else 0
 
 
 def is_ready(node: core.Node) -> bool:

@@ -168,6 +168,6 @@ def _read_memory_mib(device: Device) -> int:
 
 def _find_model(name: str) -> catalog.GpuModel | None:
     try:
-        return catalog.find(name)
+        return catalog.find_model(name)
     except errors.Permanent:
         return None

@@ -155,7 +155,7 @@ def build_tree(
                 gb_per_s=node.gb_per_s,
             )
         )
-    built = domains.build(
+    built = domains.build_tree(
         places, names, speeds=speeds, domain_speeds=declared.speeds(), connected=declared.connections()
     )
     return built, tuple(declared.problems)

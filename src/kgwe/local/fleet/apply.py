@@ -93,7 +93,7 @@ async def apply_fleet(
     """
     if not 0 <= nodes <= MAX_NODES:
         raise errors.Permanent(f"the number of nodes must be from 0 to {MAX_NODES}, not {nodes}")
-    wanted = inventory.expand(fleet, nodes)
+    wanted = inventory.expand_fleet(fleet, nodes)
     there = await _read(client)
     if dra:
         await resource_slices.apply_device_classes(client)

@@ -75,7 +75,7 @@ class NodeMeter:
         self.hold(self._holders)
 
     def _build_rows(self, obj: gpunode.GPUNode, device: gpunode.GPUDevice, age_s: float) -> _Card:
-        model = catalog.find(device.model)
+        model = catalog.find_model(device.model)
         slices = model.geometry.compute if model.geometry else 1
         rows = [
             _Row(

@@ -175,7 +175,7 @@ class _Cards:
         geometry = self._geometry(uuid)
         place = mig.parse_placement(geometry, f"{profile}@{start}")
         others = [mig.parse_placement(geometry, f"{each.profile}@{each.start}") for each in state.instances]
-        if wrong := mig.problems(geometry, [*others, place]):
+        if wrong := mig.find_problems(geometry, [*others, place]):
             raise errors.Conflict("; ".join(wrong))
         made = gpunode.MIGInstance(
             uuid=f"MIG-{uuids.uuid4()}",
@@ -201,7 +201,7 @@ class _Cards:
 
     def _geometry(self, uuid: str) -> mig.Geometry:
         product = next(card.model for card in self._status.gpus if card.uuid == uuid)
-        geometry = catalog.find(product).geometry
+        geometry = catalog.find_model(product).geometry
         if geometry is None:
             raise errors.Permanent(f"a {product} does not support MIG")
         return geometry

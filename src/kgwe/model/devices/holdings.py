@@ -145,7 +145,7 @@ def device_uuid(device: str) -> str:
     return device.partition(SHARE_SEPARATOR)[0]
 
 
-def conflict(one: str, other: str) -> bool:
+def devices_conflict(one: str, other: str) -> bool:
     """Whether two pods cannot have these at once: the same id, or a GPU whole and a piece of it. The kubelet, to which
     ids are just text, knows of the first only."""
     return one == other or (device_uuid(one) == device_uuid(other) and not (is_share(one) and is_share(other)))

@@ -110,7 +110,7 @@ def _path_bus_gb_per_s(wiring: Wiring, a: int, b: int) -> float:
     return rate
 
 
-def matrix(
+def build_matrix(
     wiring: Wiring, pair: Callable[[Wiring, int, int], float] = pair_gb_per_s, gpus: Iterable[int] | None = None
 ) -> NDArray[np.float64]:
     """GB/s of every pair of the GPUs (all of them when left out); the diagonal is infinite."""
@@ -127,22 +127,22 @@ def matrix(
 
 def set_gb_per_s(wiring: Wiring, gpus: Iterable[int]) -> float:
     """Of a set of GPUs: its best ring, data-sheet figures."""
-    return _best_ring(wiring, gpus, pair_gb_per_s)
+    return _find_best_ring(wiring, gpus, pair_gb_per_s)
 
 
 def set_bus_gb_per_s(wiring: Wiring, gpus: Iterable[int]) -> float:
     """Of a set of GPUs: its best ring, one direction, as nccl-tests would measure it."""
-    return _best_ring(wiring, gpus, pair_bus_gb_per_s)
+    return _find_best_ring(wiring, gpus, pair_bus_gb_per_s)
 
 
-def _best_ring(wiring: Wiring, gpus: Iterable[int], pair: Callable[[Wiring, int, int], float]) -> float:
+def _find_best_ring(wiring: Wiring, gpus: Iterable[int], pair: Callable[[Wiring, int, int], float]) -> float:
     chosen = sorted(set(gpus))
     if not chosen or not 0 <= chosen[0] <= chosen[-1] < len(wiring.slots):
         raise errors.Permanent(f"GPUs {chosen} of a machine with {len(wiring.slots)} GPUs")
-    return float(ring_table(matrix(wiring, pair, chosen))[-1])
+    return float(build_ring_table(build_matrix(wiring, pair, chosen))[-1])
 
 
-def ring_table(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def build_ring_table(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """For every set of GPUs, as a bit mask, the weight of the worst link of its best ring.
 
     `weights` is symmetric, its diagonal is not read. Held and Karp's recurrence with the smallest link in place
@@ -185,7 +185,7 @@ _NO_LINK_YET: Final = 255
 _NEAREST_FIRST: Final = (Relation.PIX, Relation.PXB, Relation.PHB, Relation.NODE, Relation.SYS)
 
 
-def nearest_nics(wiring: Wiring, gpu: int) -> tuple[int, ...]:
+def find_nearest_nics(wiring: Wiring, gpu: int) -> tuple[int, ...]:
     """The NICs nearest to a GPU, all of the same distance; none when no distance is known."""
     relations = [wiring.nic_relation(nic, gpu) for nic in range(len(wiring.nics))]
     for relation in _NEAREST_FIRST:
@@ -199,6 +199,6 @@ def network_gb_per_s(wiring: Wiring, gpus: Iterable[int]) -> float:
 
     A NIC counts once however many GPUs share it. 0 when a rate or a distance is not known.
     """
-    used = {nic for gpu in gpus for nic in nearest_nics(wiring, gpu)}
+    used = {nic for gpu in gpus for nic in find_nearest_nics(wiring, gpu)}
     rates = [wiring.nics[nic].gbit_per_s for nic in used]
     return sum(rates) / _BITS_PER_BYTE if rates and all(rates) else UNKNOWN_GB_PER_S

@@ -188,7 +188,7 @@ CATALOGUE: Final[Mapping[str, GpuModel]] = {model.name: model for model in _KNOW
 _BY_PRODUCT: Final = {text: model for model in _KNOWN for text in (model.product, model.label)}
 
 
-def find(text: str) -> GpuModel:
+def find_model(text: str) -> GpuModel:
     """The model of this short name, driver name or product label."""
     if model := CATALOGUE.get(text) or _BY_PRODUCT.get(text):
         return model

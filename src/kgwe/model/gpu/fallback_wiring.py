@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kgwe.model.gpu.topology import PciePath, Wiring
 
 
-def complete(machine: Machine, described: Wiring) -> Machine:
+def complete_wiring(machine: Machine, described: Wiring) -> Machine:
     """The machine with NUMA node, CPUs, PCIe place and NVLinks where the driver says nothing of them.
 
     What the driver says is never changed. GPUs are matched by bus id where the description has them, else by index.

@@ -15,6 +15,10 @@ def is_xml(text: str) -> bool:
     return text.lstrip("\ufeff \t\r\n").startswith("<")
 
 
-def parse(text: str, *, model: GpuModel | None = None) -> Wiring:
+def parse_machine(text: str, *, model: GpuModel | None = None) -> Wiring:
     """The wiring of the machine; Permanent, with the line, when the text cannot be read."""
-    return nccl_xml.parse(text.lstrip("\ufeff")) if is_xml(text) else smi_topo.parse(text, model=model)
+    return (
+        nccl_xml.parse_nccl_xml(text.lstrip("\ufeff"))
+        if is_xml(text)
+        else smi_topo.parse_smi_topology(text, model=model)
+    )

@@ -119,7 +119,7 @@ def parse_placement(geometry: Geometry, text: str) -> Placement:
     return Placement(profile, int(start))
 
 
-def problems(geometry: Geometry, layout: Sequence[Placement]) -> list[str]:
+def find_problems(geometry: Geometry, layout: Sequence[Placement]) -> list[str]:
     """Why a GPU cannot be cut like this; empty when it can."""
     found: list[str] = []
     taken: dict[int, str] = {}

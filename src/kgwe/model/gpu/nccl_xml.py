@@ -95,7 +95,7 @@ class _Device:
         return _long_bus(self.element)
 
 
-def parse(text: str) -> Wiring:
+def parse_nccl_xml(text: str) -> Wiring:
     """The wiring that an NCCL topology file describes."""
     root = _tree(text)
     if root.tag != "system":

@@ -59,7 +59,7 @@ class _Row:
     tail: tuple[str, ...]
 
 
-def parse(text: str, *, model: GpuModel | None = None) -> Wiring:
+def parse_smi_topology(text: str, *, model: GpuModel | None = None) -> Wiring:
     """The wiring the table shows; `model` says which GPUs they are, for the table does not."""
     lines = [_ESCAPE.sub("", line) for line in text.splitlines()]
     heading, devices, affinities = _heading(lines)

@@ -202,7 +202,7 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HealthAssessment:
     """What follows from a watch."""
 
     state: HealthState
@@ -215,7 +215,7 @@ class Verdict:
     """While nothing but a reset helps: the GPU's energy counter when that began; None otherwise or not known."""
 
 
-def verdict(watch: Watch) -> Verdict:
+def assess_health(watch: Watch) -> HealthAssessment:
     worst = watch.troubles[0] if watch.troubles else None
     reason, message, action = "", "", Action.NONE
     if worst is not None and (watch.state == worst.state):
@@ -227,7 +227,7 @@ def verdict(watch: Watch) -> Verdict:
     elif watch.state is HealthState.UNKNOWN:
         reason, message = SILENT, "the driver does not answer for the GPU"
     is_latched = any(trouble.until_reset for trouble in watch.troubles)
-    return Verdict(
+    return HealthAssessment(
         state=watch.state,
         reason=reason,
         message=message,

@@ -67,7 +67,7 @@ class Record:
     def score(self, now_s: float) -> float:
         return score(self.demerits_at(now_s))
 
-    def charged(self, weight: float, now_s: float) -> Record:
+    def charge(self, weight: float, now_s: float) -> Record:
         """With one more incident."""
         at_s = max(now_s, self.at_s)
         left, most = self.demerits_at(at_s), APPLICATIONS_MOST if weight <= Weight.APPLICATION else MOST

@@ -62,7 +62,7 @@ _SLACK_J: Final = 1.0
 def on_xid(watch: Watch, number: int, now_s: float, policy: Policy = DEFAULTS) -> Watch:
     """The driver reported an XID error on the GPU."""
     xid = look_up(number)
-    watch = _last_xid(_advance(watch, now_s, policy), xid)
+    watch = _set_last_xid(_advance(watch, now_s, policy), xid)
     weight = WEIGHTS[xid.xid_class]
     message = f"XID {number}: {xid.words}"
     state = STATES[xid.xid_class]
@@ -74,7 +74,7 @@ def on_xid(watch: Watch, number: int, now_s: float, policy: Policy = DEFAULTS) -
         watch = _count_contained(_add_trouble(watch, trouble, weight, policy), policy)
     else:
         watch = _record_incident(watch, Incident(watch.wall_s, xid.reason, number), weight, policy)
-    return _settle(watch, policy)
+    return _update_state(watch, policy)
 
 
 def on_reading(watch: Watch, reading: Reading, now_s: float, policy: Policy = DEFAULTS) -> Watch:
@@ -85,9 +85,9 @@ def on_reading(watch: Watch, reading: Reading, now_s: float, policy: Policy = DE
         trouble = Trouble(
             "GPULost", message, HealthState.UNHEALTHY, Action.RESTART_NODE, quiet_s=policy.contained_quiet_s
         )
-        return _settle(_add_trouble(watch, trouble, Weight.FATAL, policy), policy)
+        return _update_state(_add_trouble(watch, trouble, Weight.FATAL, policy), policy)
     if not _has_values(reading):
-        return _settle(watch, policy)
+        return _update_state(watch, policy)
     watch = _count_listening(watch, policy)
     watch = _check_energy(watch, reading.energy_j)
     watch = _check_temperature(watch, reading, policy)
@@ -95,14 +95,14 @@ def on_reading(watch: Watch, reading: Reading, now_s: float, policy: Policy = DE
     for errors in reading.faults.links:
         watch = _check_link_errors(watch, errors, policy)
     watch = _check_links_down(watch, policy)
-    return _settle(_remove_healed(watch), policy)
+    return _update_state(_remove_healed(watch), policy)
 
 
 def on_links(watch: Watch, links: Iterable[Link], now_s: float, policy: Policy = DEFAULTS) -> Watch:
     """Which NVLinks are up. One that was never seen up may lead nowhere: nothing is wrong with it."""
     watch = _advance(watch, now_s, policy)
     for link in links:
-        known = _link(watch, link.index)
+        known = _get_link(watch, link.index)
         if link.is_up is None or link.is_up == known.is_up or not (link.is_up or known.is_up):
             continue
         has_turned = known.is_up is not None
@@ -111,19 +111,19 @@ def on_links(watch: Watch, links: Iterable[Link], now_s: float, policy: Policy =
             known = replace(known, flaps_s=flaps)
         watch = _with_link(watch, link.index, replace(known, is_up=link.is_up))
         if has_turned and len(known.flaps_s) >= policy.flaps_most:
-            trouble = _degraded("NVLinkFlapping", f"NVLink {link.index} comes and goes", policy, link.index)
+            trouble = _make_degraded("NVLinkFlapping", f"NVLink {link.index} comes and goes", policy, link.index)
             watch = _add_trouble(watch, trouble, Weight.CONTAINED, policy)
-    return _settle(_check_links_down(watch, policy), policy)
+    return _update_state(_check_links_down(watch, policy), policy)
 
 
 def on_silence(watch: Watch, now_s: float, policy: Policy = DEFAULTS) -> Watch:
     """The driver did not answer, or nobody asked: time passes, and heals nothing."""
-    return _settle(_advance(watch, now_s, policy), policy)
+    return _update_state(_advance(watch, now_s, policy), policy)
 
 
 def on_reset(watch: Watch, now_s: float, policy: Policy = DEFAULTS) -> Watch:
     """The GPU was reset: what was wrong is over unless it shows again, and it has to speak first."""
-    return _settle(_clear_after_reset(_advance(watch, now_s, policy)), policy)
+    return _update_state(_clear_after_reset(_advance(watch, now_s, policy)), policy)
 
 
 # --- time ------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def _count_listening(watch: Watch, policy: Policy) -> Watch:
     return replace(watch, heard_s=watch.clock_s, listened_s=watch.listened_s + gained)
 
 
-def _settle(watch: Watch, policy: Policy) -> Watch:
+def _update_state(watch: Watch, policy: Policy) -> Watch:
     state = state_of(watch, policy)
     return watch if state == watch.state else replace(watch, state=state, since_s=watch.wall_s)
 
@@ -174,7 +174,7 @@ def _add_trouble(watch: Watch, trouble: Trouble, weight: float, policy: Policy) 
     return _record_incident(watch, Incident(watch.wall_s, trouble.reason, trouble.xid, trouble.link), weight, policy)
 
 
-def _degraded(reason: str, message: str, policy: Policy, link: int | None = None) -> Trouble:
+def _make_degraded(reason: str, message: str, policy: Policy, link: int | None = None) -> Trouble:
     return Trouble(reason, message, HealthState.DEGRADED, link=link, quiet_s=policy.quiet_s)
 
 
@@ -207,12 +207,12 @@ def _record_incident(watch: Watch, incident: Incident, weight: float, policy: Po
     new = replace(incident, seen_s=watch.clock_s)
     watch = replace(watch, incidents=(*past, new)[-policy.incidents_most :])
     if link is None:
-        return replace(watch, record=watch.record.charged(weight, watch.clock_s))
-    known = _link(watch, link)
-    return _with_link(watch, link, replace(known, record=known.record.charged(weight, watch.clock_s)))
+        return replace(watch, record=watch.record.charge(weight, watch.clock_s))
+    known = _get_link(watch, link)
+    return _with_link(watch, link, replace(known, record=known.record.charge(weight, watch.clock_s)))
 
 
-def _last_xid(watch: Watch, xid: Xid) -> Watch:
+def _set_last_xid(watch: Watch, xid: Xid) -> Watch:
     """Of several at one moment the gravest, so that their order does not matter."""
     if watch.last_xid is not None and watch.clock_s == watch.xid_s:
         known = look_up(watch.last_xid)
@@ -276,7 +276,7 @@ def _check_temperature(watch: Watch, reading: Reading, policy: Policy) -> Watch:
         return watch
     at = "" if reading.slowdown_c is None else f" ({reading.slowdown_c} °C)"
     return _add_trouble(
-        watch, _degraded("Overheated", f"as hot as where it slows itself down{at}", policy), Weight.SLOW, policy
+        watch, _make_degraded("Overheated", f"as hot as where it slows itself down{at}", policy), Weight.SLOW, policy
     )
 
 
@@ -295,7 +295,7 @@ def _check_memory(watch: Watch, faults: Faults, policy: Policy) -> Watch:
     )
     if bucket >= policy.corrected_most:
         message = "memory is corrected far more often than usual"
-        watch = _add_trouble(watch, _degraded("CorrectedECCErrors", message, policy), Weight.SLOW, policy)
+        watch = _add_trouble(watch, _make_degraded("CorrectedECCErrors", message, policy), Weight.SLOW, policy)
     if failing:
         message = "memory could not be corrected"
         quiet_s = policy.contained_quiet_s
@@ -341,7 +341,7 @@ def _drain_bucket(level: float, passed_s: float, most: float, window_s: float) -
 # --- links -----------------------------------------------------------------------------------------------
 
 
-def _link(watch: Watch, index: int) -> LinkWatch:
+def _get_link(watch: Watch, index: int) -> LinkWatch:
     return (watch.links or {}).get(index, LinkWatch())
 
 
@@ -353,7 +353,7 @@ def _check_links_down(watch: Watch, policy: Policy) -> Watch:
     """Links are looked at more seldom than instruments: what was down when last looked at still is."""
     down = [index for index, link in (watch.links or {}).items() if link.is_up is False]
     for index in down:
-        trouble = _degraded(LINK_DOWN, f"NVLink {index} is down", policy, index)
+        trouble = _make_degraded(LINK_DOWN, f"NVLink {index} is down", policy, index)
         watch = _add_trouble(watch, trouble, Weight.CONTAINED, policy)
     return watch
 
@@ -362,7 +362,7 @@ def _check_link_errors(watch: Watch, errors: LinkErrors, policy: Policy) -> Watc
     counted = [each for each in (errors.replays, errors.recoveries, errors.crc) if each is not None]
     if not counted:
         return watch
-    known, now = _link(watch, errors.index), sum(counted)
+    known, now = _get_link(watch, errors.index), sum(counted)
     bucket = _drain_bucket(
         known.bucket, watch.clock_s - known.drained_s, policy.link_errors_most, policy.link_window_s
     ) + _counter_rise(known.errors, now)
@@ -370,4 +370,4 @@ def _check_link_errors(watch: Watch, errors: LinkErrors, policy: Policy) -> Watc
     if bucket < policy.link_errors_most:
         return watch
     message = f"NVLink {errors.index} repeats far more than usual"
-    return _add_trouble(watch, _degraded("NVLinkErrors", message, policy, errors.index), Weight.SLOW, policy)
+    return _add_trouble(watch, _make_degraded("NVLinkErrors", message, policy, errors.index), Weight.SLOW, policy)

@@ -40,12 +40,12 @@ class Labels:
         """Where the labels put the node; `gb_per_s` is what its NICs carry, one direction."""
         from kgwe.model.network import domains  # noqa: PLC0415 - imports NumPy, which readers of API types do without
 
-        path = tuple(_first(labels, level.keys) for level in self.levels)
+        path = tuple(_first_label(labels, level.keys) for level in self.levels)
         rate = domains.UNKNOWN_GB_PER_S if gb_per_s is None else gb_per_s
-        return domains.Place(node, path, _first(labels, self.nvlink), rate)
+        return domains.Place(node, path, _first_label(labels, self.nvlink), rate)
 
 
-def _first(labels: Mapping[str, str], keys: Iterable[str]) -> str:
+def _first_label(labels: Mapping[str, str], keys: Iterable[str]) -> str:
     return next((labels[key] for key in keys if labels.get(key)), "")
 
 
@@ -159,6 +159,7 @@ def detect_preset(nodes: Iterable[Mapping[str, str]]) -> str:
     """The preset that tells the leaf of most nodes, given every node's labels; topograph when none tells any."""
     listed = list(nodes)
     told = {
-        name: sum(bool(_first(labels, found.levels[0].keys)) for labels in listed) for name, found in PRESETS.items()
+        name: sum(bool(_first_label(labels, found.levels[0].keys)) for labels in listed)
+        for name, found in PRESETS.items()
     }
     return max(PRESETS, key=lambda name: told[name])

@@ -125,7 +125,7 @@ class Tree:
             f"no level {name!r}; the levels are {', '.join(lvl.name for lvl in self.levels)}"
         )
 
-    def nvlink_sums(self, values: NDArray[np.integer]) -> NDArray[np.int64]:
+    def sum_by_nvlink_domain(self, values: NDArray[np.integer]) -> NDArray[np.int64]:
         """Per NVLink domain, the sum of a value of its nodes."""
         inside = self.nvlink_of >= 0
         out = np.zeros(len(self.nvlink_names), np.int64)
@@ -193,7 +193,7 @@ class Tree:
     def gb_per_s(self, a: int, b: int) -> float:
         return float(self.gb_per_s_from(a)[b])
 
-    def spanned(self, nodes: Collection[int]) -> tuple[int, int] | None:
+    def find_spanning_domain(self, nodes: Collection[int]) -> tuple[int, int] | None:
         """(level, domain) of the lowest known domain that holds all the nodes; None: only the cluster does."""
         chosen = np.fromiter(nodes, np.int64, len(nodes))
         for number, level in enumerate(self.levels):
@@ -206,7 +206,7 @@ class Tree:
 # --- building -------------------------------------------------------------------------------------------
 
 
-def build(
+def build_tree(
     places: Sequence[Place],
     levels: Sequence[str],
     *,
@@ -221,7 +221,7 @@ def build(
     """
     if len({place.node for place in places}) != len(places):
         raise errors.InvariantBroken("a node has two places in the network")
-    paths = _complete(places, len(levels))
+    paths = _complete_paths(places, len(levels))
     # From the top: known domains by name, then those that are not known, one each.
     keys = [_sort_key(place, path) for place, path in zip(places, paths, strict=True)]
     order = sorted(range(len(places)), key=keys.__getitem__)
@@ -237,11 +237,11 @@ def build(
         nvlink_names=nvlink_names,
         nvlink_of=np.array([numbers.get(places[i].nvlink, NO_DOMAIN) for i in order], np.int64),
         node_gb_per_s=np.array([places[i].gb_per_s for i in order], np.float64),
-        connected=_connections(built, connected),
+        connected=_list_connections(built, connected),
     )
 
 
-def _complete(places: Sequence[Place], levels: int) -> list[tuple[str, ...]]:
+def _complete_paths(places: Sequence[Place], levels: int) -> list[tuple[str, ...]]:
     """Paths of full length, with what other nodes of the same domain tell about the levels above."""
     paths = [[*place.path, *[""] * levels][:levels] for place in places]
     for level in range(levels - 1):
@@ -327,7 +327,9 @@ def _override_speed(speed: Speed, usual: Speed) -> Speed:
     return Speed(speed.gb_per_s or usual.gb_per_s, speed.oversubscription or usual.oversubscription)
 
 
-def _connections(levels: Sequence[Level], named: Collection[tuple[str, str, str]]) -> frozenset[tuple[int, int, int]]:
+def _list_connections(
+    levels: Sequence[Level], named: Collection[tuple[str, str, str]]
+) -> frozenset[tuple[int, int, int]]:
     numbers = {level.name: i for i, level in enumerate(levels)}
     found = set()
     for level, one, other in named:

@@ -146,7 +146,7 @@ class FleetNode:
         return dict(counts)
 
 
-def expand(model: model_file.Fleet, count: int) -> tuple[FleetNode, ...]:
+def expand_fleet(model: model_file.Fleet, count: int) -> tuple[FleetNode, ...]:
     """The first `count` nodes of the fleet."""
     return tuple(itertools.islice(_nodes(model), count))
 

@@ -291,7 +291,7 @@ def _layouts(pool: PoolFile, machine: Machine) -> tuple[tuple[tuple[mig.Placemen
         layout = tuple(mig.parse_placement(geometry, text) for text in pool.mig.layout)
     except errors.Permanent as exc:
         return whole, [str(exc)]
-    troubles = mig.problems(geometry, layout)
+    troubles = mig.find_problems(geometry, layout)
     chosen = set(pool.mig.gpus or range(gpus))
     if not chosen <= set(range(gpus)):
         troubles.append(f"gpus: the machine has GPUs 0 to {gpus - 1}")

@@ -28,11 +28,11 @@ def guess_gpu(wiring: Wiring) -> GpuModel:
     """The GPU that such a machine usually has."""
     most = max([wiring.switch_links, *(sum(wiring.peers(gpu).values()) for gpu in range(len(wiring.slots)))])
     if not most:
-        return catalog.find(_USUAL_WITHOUT_NVLINK)
+        return catalog.find_model(_USUAL_WITHOUT_NVLINK)
     if wiring.nvlink_version in _USUAL:
-        return catalog.find(_USUAL[wiring.nvlink_version])
-    fitting = [catalog.find(name) for name in _USUAL.values() if catalog.find(name).nvlink_links >= most]
-    return fitting[0] if fitting else catalog.find(_USUAL[5])
+        return catalog.find_model(_USUAL[wiring.nvlink_version])
+    fitting = [catalog.find_model(name) for name in _USUAL.values() if catalog.find_model(name).nvlink_links >= most]
+    return fitting[0] if fitting else catalog.find_model(_USUAL[5])
 
 
 def to_yaml(wiring: Wiring, *, name: str, gpu: GpuModel | None = None) -> str:

@@ -26,7 +26,7 @@ class Count:
     at_s: float
 
 
-def rate(before: Count, now: Count, most_per_s: float | None = None) -> float | None:
+def compute_rate(before: Count, now: Count, most_per_s: float | None = None) -> float | None:
     """Per second between two counts; None: not known. `most_per_s`: what the hardware can do at most."""
     passed_s = now.at_s - before.at_s
     if passed_s <= 0:
@@ -53,7 +53,7 @@ class Rates(Generic[Key]):
         found: dict[Key, float] = {}
         for key, count in now.items():
             if (before := self._last.get(key)) is not None:
-                known = rate(before, count, most_per_s.get(key))
+                known = compute_rate(before, count, most_per_s.get(key))
                 if known is not None:
                     found[key] = known
         self._last = now

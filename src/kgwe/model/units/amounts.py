@@ -55,14 +55,14 @@ def add(total: Amounts, more: Mapping[str, int], sign: int = 1) -> None:
             total.pop(name, None)
 
 
-def total(parts: Iterable[Mapping[str, int]]) -> Amounts:
+def sum_amounts(parts: Iterable[Mapping[str, int]]) -> Amounts:
     result: Amounts = {}
     for part in parts:
         add(result, part)
     return result
 
 
-def largest(parts: Iterable[Mapping[str, int]]) -> Amounts:
+def max_amounts(parts: Iterable[Mapping[str, int]]) -> Amounts:
     """Per resource, the largest of `parts` (init containers run one after another)."""
     result: Amounts = {}
     for part in parts:
@@ -71,22 +71,22 @@ def largest(parts: Iterable[Mapping[str, int]]) -> Amounts:
     return result
 
 
-def most_of(name: str) -> int:
+def limit_of(name: str) -> int:
     """The limit that amounts of this resource are cut to."""
     return MOST_PIECES if is_gpu(name) or name == PODS else MOST
 
 
 def cap_request(wanted: Mapping[str, int]) -> Amounts:
     """The request with amounts that no node can offer cut to the least such amount: it still fits no node."""
-    return {name: min(amount, most_of(name)) for name, amount in wanted.items()}
+    return {name: min(amount, limit_of(name)) for name, amount in wanted.items()}
 
 
 def cap_offer(offered: Mapping[str, int]) -> Amounts:
     """The offer with each amount below what `cap_request` cuts requests to."""
-    return {name: min(amount, most_of(name) - 1) for name, amount in offered.items()}
+    return {name: min(amount, limit_of(name) - 1) for name, amount in offered.items()}
 
 
-def gpus(parts: Mapping[str, int]) -> Amounts:
+def filter_gpus(parts: Mapping[str, int]) -> Amounts:
     """Those of them that are GPUs or slices."""
     return {name: amount for name, amount in parts.items() if is_gpu(name)}
 

@@ -113,16 +113,22 @@ class Hindsight:
                 return found
             sides = (grants, found.grants)
             nodes = np.array(sorted({grant.node for side in sides for grant in side}), np.intp)
-            broken = [islands_broken(snapshot, side) for side in sides]
-            lost = [_fragmented_with(place.fitter, side, nodes, mix) for side in sides]
+            broken = [count_broken_islands(snapshot, side) for side in sides]
+            lost = [_measure_fragmented_with(place.fitter, side, nodes, mix) for side in sides]
         actual, best = (
-            Measure(ring_gb_per_s(self._search, side), _count(side), leaves(snapshot, self._tree, side), cut, idle)
+            Measure(
+                ring_gb_per_s(self._search, side),
+                _count_nodes(side),
+                count_leaves(snapshot, self._tree, side),
+                cut,
+                idle,
+            )
             for side, cut, idle in zip(sides, broken, lost, strict=True)
         )
         return Regret(actual, best, found)
 
 
-def _count(grants: Iterable[Grant]) -> int:
+def _count_nodes(grants: Iterable[Grant]) -> int:
     return len({grant.node for grant in grants})
 
 
@@ -148,7 +154,7 @@ def ring_gb_per_s(search: GangSearch, grants: Iterable[Grant]) -> float | None:
     return None if np.isinf(rate) else rate
 
 
-def leaves(snapshot: Snapshot, tree: Tree, grants: Iterable[Grant]) -> int:
+def count_leaves(snapshot: Snapshot, tree: Tree, grants: Iterable[Grant]) -> int:
     """Leaves that the work spans; 0 when one of its nodes does not say where it hangs."""
     places = [tree.position.get(snapshot.nodes[grant.node].name) for grant in grants]
     if not tree.levels or None in places:
@@ -157,7 +163,7 @@ def leaves(snapshot: Snapshot, tree: Tree, grants: Iterable[Grant]) -> int:
     return len(found) if all(tree.levels[0].known[leaf] for leaf in found) else 0
 
 
-def islands_broken(snapshot: Snapshot, grants: Iterable[Grant]) -> int:
+def count_broken_islands(snapshot: Snapshot, grants: Iterable[Grant]) -> int:
     """Islands that are whole and free, and of which the grants would take a part."""
     taken: dict[int, int] = {}
     for grant in grants:
@@ -174,14 +180,14 @@ def _count_broken(wiring: Wiring, free: int, taken: int) -> int:
     return sum(taken & island not in (0, island) for island in whole)
 
 
-def _fragmented_with(fitter: Fitter, grants: Iterable[Grant], nodes: NDArray[np.intp], mix: Mix) -> float:
+def _measure_fragmented_with(fitter: Fitter, grants: Iterable[Grant], nodes: NDArray[np.intp], mix: Mix) -> float:
     with fitter.snapshot.trial() as trial:
         for grant in grants:
             trial.book(grant)
-        return fragmented(fitter, nodes, mix)
+        return measure_fragmented(fitter, nodes, mix)
 
 
-def fragmented(fitter: Fitter, nodes: NDArray[np.intp], mix: Mix) -> float:
+def measure_fragmented(fitter: Fitter, nodes: NDArray[np.intp], mix: Mix) -> float:
     """Idle GPU of the nodes, in thousandths of a GPU, that a pod drawn from the mix could not use."""
     free = fitter.snapshot.milli[nodes]
     idle, total = int(free.sum()), sum(mix.values())

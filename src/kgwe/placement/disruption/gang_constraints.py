@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def build_flat_tree(snapshot: Snapshot) -> Tree:
     """A network without any levels."""
-    return domains.build([domains.Place(node.name) for node in snapshot.nodes], ())
+    return domains.build_tree([domains.Place(node.name) for node in snapshot.nodes], ())
 
 
 @dataclass(frozen=True, slots=True)

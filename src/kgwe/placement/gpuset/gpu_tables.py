@@ -78,8 +78,8 @@ def read_links(wiring: Wiring) -> Links:
     gpus = range(n)
     numas = [slot.numa for slot in wiring.slots]
     return Links(
-        mb_per_s=_round_to_mb(bandwidth.matrix(wiring)),
-        bus_mb_per_s=_round_to_mb(bandwidth.matrix(wiring, bandwidth.pair_bus_gb_per_s)),
+        mb_per_s=_round_to_mb(bandwidth.build_matrix(wiring)),
+        bus_mb_per_s=_round_to_mb(bandwidth.build_matrix(wiring, bandwidth.pair_bus_gb_per_s)),
         nvlink=tuple(bitmask.make_mask([b for b in gpus if wiring.nvlinks(a, b)]) for a in gpus),
         numa=tuple(
             bitmask.make_mask([b for b in gpus if b != a and numas[a] is not None and numas[a] == numas[b]])
@@ -153,7 +153,7 @@ _ONE_GPU: Final = np.iinfo(np.int64).max
 
 
 def _ring_mb_per_s(pairs: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    table = bandwidth.ring_table(np.array(pairs, np.float64).reshape(len(pairs), len(pairs)))
+    table = bandwidth.build_ring_table(np.array(pairs, np.float64).reshape(len(pairs), len(pairs)))
     out = np.full(len(table), _ONE_GPU)
     finite = np.isfinite(table)
     out[finite] = table[finite].astype(np.int64)

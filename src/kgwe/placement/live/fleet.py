@@ -59,7 +59,7 @@ class LiveFleet:
         #: raised whenever the set of nodes or the network changes
         self.generation = 0
         self.snapshot = Snapshot.from_nodes(())
-        self.set_nodes((), domains.build((), ()))
+        self.set_nodes((), domains.build_tree((), ()))
 
     # --- nodes ------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kgwe.placement.packing.prices import CpuReach, GroupRent, ModelRent
-from kgwe.placement.packing.value import GRID, LEVELS, ShareWorth, level
+from kgwe.placement.packing.value import GRID, LEVELS, ShareWorth, to_level
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -111,7 +111,7 @@ class MixFit:
         return lost, whole - (lost >= losses[LEVELS])
 
     def _find_losses(self, demand: Demand) -> FloatArray:
-        size = level(demand.gpu_milli)
+        size = to_level(demand.gpu_milli)
         if size not in self._losses:
             self._losses[size] = self._shares.losses(size)
         return self._losses[size]

@@ -46,7 +46,7 @@ _LATER_ROUNDS = 20
 _PRIOR = 0.02
 
 
-def level(milli: int) -> int:
+def to_level(milli: int) -> int:
     """The grid level a demand takes up."""
     return -(-milli // GRID)
 
@@ -59,7 +59,7 @@ class ShareWorth:
         gpus: Counter[int] = Counter()
         for demand, count in zip(mix.demands, mix.counts.tolist(), strict=True):
             if demand.num_gpu:
-                gpus[level(demand.gpu_milli)] += count * demand.num_gpu
+                gpus[to_level(demand.gpu_milli)] += count * demand.num_gpu
         self._sizes: IntArray = np.array(sorted(gpus), dtype=np.int64)
         asked: FloatArray = np.array([gpus[size] for size in self._sizes.tolist()], dtype=np.float64)
         # GPUs' worth of demand of each size per milli of load.

@@ -85,7 +85,7 @@ class LayoutGraph:
     def find_state(self, layout: Iterable[mig.Placement]) -> int:
         """The number of a layout; Permanent with the reason when it is not legal."""
         found = list(layout)
-        if wrong := mig.problems(self.geometry, found):
+        if wrong := mig.find_problems(self.geometry, found):
             raise errors.Permanent(f"a {self.geometry.name} cannot be cut like this: {'; '.join(wrong)}")
         return self.find_mask(sum(1 << self.find_place(placement) for placement in found))
 
@@ -180,7 +180,7 @@ def _legal_masks(geometry: mig.Geometry, places: Sequence[mig.Placement]) -> lis
             # Upwards only: each set is reached along one path.
             for place in range(mask.bit_length(), len(places)):
                 wider = (*layout, places[place])
-                if not mig.problems(geometry, wider):
+                if not mig.find_problems(geometry, wider):
                     grown.append((mask | 1 << place, wider))
         found.update(mask for mask, _ in grown)
         edge = grown

@@ -158,7 +158,7 @@ def parse_desired_layout(geometry: mig.Geometry, *, enabled: bool, instances: It
     layout = tuple(mig.parse_placement(geometry, text) for text in instances)
     if layout and not enabled:
         raise errors.Permanent(f"{', '.join(map(format_placement, layout))} need MIG mode, but it is to be off")
-    if wrong := mig.problems(geometry, layout):
+    if wrong := mig.find_problems(geometry, layout):
         raise errors.Permanent(f"a {geometry.name} cannot be cut like this: {'; '.join(wrong)}")
     return DesiredLayout(enabled, tuple(sorted(layout, key=lambda place: place.start)))
 
@@ -177,13 +177,13 @@ def observe_gpu(
     else:
         mode = Mode.ENABLING if state.is_pending else Mode.OFF
     slices = tuple(
-        Slice(_place(geometry, each), each.instance_id, _life(each, held))
+        Slice(_read_placement(geometry, each), each.instance_id, _read_life(each, held))
         for each in sorted(state.instances, key=lambda each: each.start)
     )
     return ObservedGpu(mode, slices, is_occupied=is_busy or held is None or device.uuid in held)
 
 
-def _life(instance: Instance, held: frozenset[str] | None) -> Life:
+def _read_life(instance: Instance, held: frozenset[str] | None) -> Life:
     if not instance.uuid:
         return Life.HALFWAY
     if held is None or instance.uuid in held:
@@ -191,7 +191,7 @@ def _life(instance: Instance, held: frozenset[str] | None) -> Life:
     return Life.RELEASED if instance.is_busy else Life.FREE
 
 
-def _place(geometry: mig.Geometry, instance: Instance) -> mig.Placement:
+def _read_placement(geometry: mig.Geometry, instance: Instance) -> mig.Placement:
     known = geometry.profiles.get(instance.profile)
     if known is None:  # created by a tool that knows more profiles
         known = mig.Profile(instance.profile, 0, instance.size, (instance.start,), 1, instance.memory_mib)
@@ -271,7 +271,7 @@ def _plan_recut(geometry: mig.Geometry, gpu: ObservedGpu, layout: Sequence[mig.P
 
 
 def _find_conflicts(geometry: mig.Geometry, kept: Sequence[mig.Placement], place: mig.Placement) -> str:
-    return "; ".join(mig.problems(geometry, [*kept, place]))
+    return "; ".join(mig.find_problems(geometry, [*kept, place]))
 
 
 def choose_fallback(geometry: mig.Geometry, gpu: ObservedGpu, before: DesiredLayout) -> DesiredLayout:

@@ -67,7 +67,9 @@ def decide_layouts(group: Group, asks: Sequence[SliceRequest], gate: Gate) -> De
     else:
         working_set.end_drains(lambda _gpu, _drain: True)
         waiting = {ask.name: f"no spare {ask.profile}, and allowDynamicReconfig is false" for ask in left}
-    changed = {new.uuid for old, new in zip(group.gpus, working_set.gpus, strict=True) if _shape(old) != _shape(new)}
+    changed = {
+        new.uuid for old, new in zip(group.gpus, working_set.gpus, strict=True) if _layout_key(old) != _layout_key(new)
+    }
     return Decision(working_set.gpus, working_set.gate, frozenset(changed), waiting, short)
 
 
@@ -91,7 +93,7 @@ def assign_groups(groups: Sequence[Sequence[PartitionedGpu]], asks: Iterable[Sli
     return found
 
 
-def _shape(gpu: PartitionedGpu) -> tuple[tuple[mig.Placement, ...], bool]:
+def _layout_key(gpu: PartitionedGpu) -> tuple[tuple[mig.Placement, ...], bool]:
     return gpu.layout, gpu.is_whole
 
 

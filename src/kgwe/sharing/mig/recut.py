@@ -148,7 +148,7 @@ def plan_recut(table: SlotTable, gpus: Sequence[GpuSlices], profile: str, count:
     """Plan a re-cut of these GPUs for `count` slices of a profile, or name the slices in the way."""
     graph = table.graph
     wanted = list(graph.places_of(profile))
-    masks = [_Kind(*(_mask(graph, part) for part in (gpu.used, gpu.spare, gpu.yielding))) for gpu in gpus]
+    masks = [_Kind(*(_to_mask(graph, part) for part in (gpu.used, gpu.spare, gpu.yielding))) for gpu in gpus]
     states = np.array([graph.find_mask(kind.used | kind.yielding) for kind in masks], np.int64)
     worth = table.state_worth(np.bincount(states, minlength=len(graph)))
     ways: dict[_Kind, list[_Option | None]] = {}
@@ -164,7 +164,7 @@ def plan_recut(table: SlotTable, gpus: Sequence[GpuSlices], profile: str, count:
         chosen.append((number, ways[kind]))
     shared = _distribute(chosen, count)
     if len(shared) > count:
-        return Recut(tuple(_change(graph, gpu, masks[gpu], way) for gpu, way in shared[count]))
+        return Recut(tuple(_build_change(graph, gpu, masks[gpu], way) for gpu, way in shared[count]))
     return _refuse(table, gpus, profile, count, shared)
 
 
@@ -186,7 +186,10 @@ def _list_options(
             vacate = destroy & yielding
             lost = float(before - worth[graph.find_mask(used | serve | yielding & ~vacate)])
             cost = _Cost(
-                _units(graph, vacate), (destroy & ~vacate).bit_count(), (serve & ~spare).bit_count(), round(lost, 12)
+                _count_units(graph, vacate),
+                (destroy & ~vacate).bit_count(),
+                (serve & ~spare).bit_count(),
+                round(lost, 12),
             )
             if found is None or cost < found.cost:
                 found = _Option(cost, serve, destroy)
@@ -208,7 +211,7 @@ def _find_fewest_removed(graph: layout_graph.LayoutGraph, kept: int, others: int
     ways = (sum(more) for amount in range(len(rest) + 1) for more in itertools.combinations(rest, amount))
     if dear:
         return _find_first_legal(
-            graph, kept, others, gone, sorted(ways, key=lambda w: (_units(graph, w & dear), w.bit_count()))
+            graph, kept, others, gone, sorted(ways, key=lambda w: (_count_units(graph, w & dear), w.bit_count()))
         )
     return _find_first_legal(graph, kept, others, gone, ways)
 
@@ -217,8 +220,8 @@ def _find_first_legal(graph: layout_graph.LayoutGraph, kept: int, others: int, g
     return next((gone | more for more in ways if graph.is_layout(kept | others & ~(gone | more))), others)
 
 
-def _units(graph: layout_graph.LayoutGraph, mask: int) -> int:
-    return sum(place.profile.units for place in _placements(graph, mask)) if mask else 0
+def _count_units(graph: layout_graph.LayoutGraph, mask: int) -> int:
+    return sum(place.profile.units for place in _from_mask(graph, mask)) if mask else 0
 
 
 def _distribute(gpus: Sequence[tuple[int, list[_Option | None]]], count: int) -> list[tuple[tuple[int, _Option], ...]]:
@@ -250,14 +253,14 @@ def _refuse(
     held = [0] * len(gpus)
     for gpu, way in shared[possible]:
         held[gpu] = way.serve
-    used = [_mask(graph, (*gpu.used, *gpu.yielding)) for gpu in gpus]
+    used = [_to_mask(graph, (*gpu.used, *gpu.yielding)) for gpu in gpus]
     wanted = list(graph.places_of(profile))
     ends: list[tuple[int, mig.Placement]] = []
     for _ in range(count - possible):
         openings = [
             opening
             for number in range(len(gpus))
-            for opening in _openings(graph, used[number], held[number], wanted, number)
+            for opening in _list_openings(graph, used[number], held[number], wanted, number)
         ]
         if not openings:
             ends = []
@@ -266,13 +269,13 @@ def _refuse(
         ends += [(number, graph.places[bit]) for bit in range(len(graph.places)) if blockers >> bit & 1]
         used[number] &= ~blockers
         held[number] |= 1 << place
-    free = [table.free[graph.find_mask(_mask(graph, (*gpu.used, *gpu.yielding)))] for gpu in gpus]
+    free = [table.free[graph.find_mask(_to_mask(graph, (*gpu.used, *gpu.yielding)))] for gpu in gpus]
     units = graph.profiles[graph.find_profile(profile)].units
     spread = sum(int(each) // units for each in free)
     return RecutRefusal(profile, count, possible, Shortage.HOLE if spread >= count else Shortage.FULL, tuple(ends))
 
 
-def _openings(
+def _list_openings(
     graph: layout_graph.LayoutGraph, used: int, held: int, wanted: Sequence[int], number: int
 ) -> Iterator[tuple[int, int, int, int, int]]:
     """For each place: (slices, units, GPU, place, mask of slices) that must end to open it."""
@@ -280,19 +283,19 @@ def _openings(
         if graph.is_layout(held | 1 << place) and not held >> place & 1:
             # A slice of the same profile in the same place is in the way too.
             blockers = _find_fewest_removed(graph, held | 1 << place, used & ~(1 << place)) | used & 1 << place
-            yield blockers.bit_count(), _units(graph, blockers), number, place, blockers
+            yield blockers.bit_count(), _count_units(graph, blockers), number, place, blockers
 
 
-def _change(graph: layout_graph.LayoutGraph, number: int, kind: _Kind, way: _Option) -> Change:
+def _build_change(graph: layout_graph.LayoutGraph, number: int, kind: _Kind, way: _Option) -> Change:
     parts = way.destroy & ~kind.yielding, way.serve & ~kind.spare, way.serve, way.destroy & kind.yielding
-    return Change(number, *(_placements(graph, part) for part in parts))
+    return Change(number, *(_from_mask(graph, part) for part in parts))
 
 
-def _mask(graph: layout_graph.LayoutGraph, placements: Sequence[mig.Placement]) -> int:
+def _to_mask(graph: layout_graph.LayoutGraph, placements: Sequence[mig.Placement]) -> int:
     return sum(1 << graph.find_place(placement) for placement in placements)
 
 
-def _placements(graph: layout_graph.LayoutGraph, mask: int) -> tuple[mig.Placement, ...]:
+def _from_mask(graph: layout_graph.LayoutGraph, mask: int) -> tuple[mig.Placement, ...]:
     return tuple(graph.places[place] for place in range(len(graph.places)) if mask >> place & 1)
 
 

@@ -32,7 +32,7 @@ def list_share(geometry: mig.Geometry, profile: mig.Profile) -> Fraction:
 
 def settle_shares(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> tuple[Fraction, ...]:
     """The share of the GPU that each slice pays for, in the given order; with `idle_share` they add up to 1."""
-    if wrong := mig.problems(geometry, layout):
+    if wrong := mig.find_problems(geometry, layout):
         raise errors.Permanent(f"a {geometry.name} cannot be cut like this: {'; '.join(wrong)}")
     listed = [list_share(geometry, placement.profile) for placement in layout]
     total = sum(listed, Fraction(0))
@@ -48,7 +48,7 @@ def idle_share(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> Fract
 def is_full(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> bool:
     """Whether no slice of any profile can be added."""
     return not any(
-        not mig.problems(geometry, [*layout, mig.Placement(profile, start)])
+        not mig.find_problems(geometry, [*layout, mig.Placement(profile, start)])
         for profile in geometry.profiles.values()
         for start in profile.starts
     )

@@ -113,8 +113,8 @@ def fit_distribution(
     kept = _keep_used(gpus, wanted, open_gpus)
     fresh = _fill_layouts(graph, [gpu.used for gpu in gpus], wanted, open_gpus)
     gentle = _fill_layouts(graph, kept, wanted, open_gpus)
-    states = gentle if _units(graph, gentle, wanted) >= _units(graph, fresh, wanted) else fresh
-    return _describe(graph, gpus, states, wanted)
+    states = gentle if _count_units(graph, gentle, wanted) >= _count_units(graph, fresh, wanted) else fresh
+    return _build_layouts(graph, gpus, states, wanted)
 
 
 def plan_uncut(geometry: mig.Geometry, gpus: int, distribution: Mapping[str, float]) -> FittedLayouts:
@@ -185,13 +185,13 @@ def _fill_layouts(
     return [int(state) for state in states]
 
 
-def _units(graph: layout_graph.LayoutGraph, states: Sequence[int], wanted: Mapping[str, int]) -> int:
+def _count_units(graph: layout_graph.LayoutGraph, states: Sequence[int], wanted: Mapping[str, int]) -> int:
     """Memory units of the wanted slices in these states."""
-    counts = _count(graph, states)
+    counts = _count_slices(graph, states)
     return sum(min(n, counts[name]) * graph.geometry.profile(name).units for name, n in wanted.items())
 
 
-def _count(graph: layout_graph.LayoutGraph, states: Sequence[int]) -> Counter[str]:
+def _count_slices(graph: layout_graph.LayoutGraph, states: Sequence[int]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for state, times in Counter(states).items():
         for name, n in graph.count_profiles(state).items():
@@ -199,7 +199,7 @@ def _count(graph: layout_graph.LayoutGraph, states: Sequence[int]) -> Counter[st
     return counts
 
 
-def _describe(
+def _build_layouts(
     graph: layout_graph.LayoutGraph, gpus: Sequence[GpuSlices], states: Sequence[int], wanted: Mapping[str, int]
 ) -> FittedLayouts:
     plans = []
@@ -213,7 +213,7 @@ def _describe(
                 create=tuple(each for each in layout if each not in before),
             )
         )
-    counts = dict(sorted(_count(graph, states).items()))
+    counts = dict(sorted(_count_slices(graph, states).items()))
     units = max(1, len(gpus) * graph.geometry.units)
     shares = {name: n * graph.geometry.profile(name).units / units for name, n in counts.items()}
     return FittedLayouts(tuple(plans), wanted, counts, shares)

@@ -223,7 +223,7 @@ class WorkingSet:
     def _plan_single(self, gpus: Sequence[GpuSlices], ask: SliceRequest) -> Recut | RecutRefusal:
         parts = (part for gpu in gpus for part in (gpu.used, gpu.spare, gpu.yielding))
         names = {ask.profile, *(place.profile.name for part in parts for place in part)}
-        return recut.plan_recut(_table(self._group, frozenset(names)), gpus, ask.profile, ask.count)
+        return recut.plan_recut(_get_table(self._group, frozenset(names)), gpus, ask.profile, ask.count)
 
     def _to_gpu_slices(self, number: int, *, and_warm: bool) -> GpuSlices:
         """The slices of a GPU for `recut`; cached, because most GPUs do not change between two requests."""
@@ -325,7 +325,7 @@ class WorkingSet:
                 self._invalidate(number)
 
 
-def _table(group: Group, names: frozenset[str]) -> SlotTable:
+def _get_table(group: Group, names: frozenset[str]) -> SlotTable:
     geometry = group.geometry
     profiles = tuple(name for name in geometry.profiles if name in {*layout_graph.plain_profiles(geometry), *names})
     weights = {name: group.mix[name] for name in profiles if group.mix.get(name, 0.0) > 0}

@@ -233,7 +233,7 @@ def _network(nodes: Sequence[Node], oversubscription: Sequence[float]) -> domain
     speeds = {
         name: domains.Speed(oversubscription=ratio) for name, ratio in zip(preset.names, oversubscription, strict=False)
     }
-    return domains.build([preset.place(node.name, node.labels) for node in nodes], preset.names, speeds=speeds)
+    return domains.build_tree([preset.place(node.name, node.labels) for node in nodes], preset.names, speeds=speeds)
 
 
 def _places(nodes: Sequence[Node], tree: domains.Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -62,7 +62,7 @@ def build_network(listed: Sequence[FleetNode], labels: domain_labels.Labels = do
         for machine in {node.machine.name: node.machine for node in listed}.values()
     }
     places = [labels.place(node.name, inventory.labels(node), speeds[node.machine.name]) for node in listed]
-    return domains.build(places, labels.names)
+    return domains.build_tree(places, labels.names)
 
 
 # --- work ------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def test_cards_and_instances_are_told_apart():
 
 
 def test_a_simulated_node_is_read_back_as_its_meter_shows_it():
-    node = next(node for node in inventory.expand(models.load("mixed"), 64) if node.pool.name == "a100-mig")
+    node = next(node for node in inventory.expand_fleet(models.load("mixed"), 64) if node.pool.name == "a100-mig")
     obj = gpunodes.gpu_node(node, "uid")
     told = meter.NodeMeter(obj, 1000.0)
     instance = obj.status.gpus[0].mig.instances[0]

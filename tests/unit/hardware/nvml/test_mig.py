@@ -111,7 +111,7 @@ async def refuse_what_does_not_fit(made: Bench, shape: mig.Geometry, layout: fro
     for profile in shape.profiles.values():
         for start in range(shape.units):
             wanted = mig.Placement(profile, start)
-            if wanted in held or not mig.problems(shape, [*held, wanted]):
+            if wanted in held or not mig.find_problems(shape, [*held, wanted]):
                 continue
             kind = errors.Conflict if start in profile.starts else errors.Permanent
             with pytest.raises(kind, match=r"has no room|may only start at") as refusal:

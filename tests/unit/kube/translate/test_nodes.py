@@ -18,7 +18,7 @@ from kgwe.model.units import amounts
 def built(model="dgx-h100", count=2, faults=()):
     """(Node, GPUNode) objects of a fleet model."""
     unhealthy = gpunodes.unhealthy_cards(faults)
-    for node in inventory.expand(models.load(model), count):
+    for node in inventory.expand_fleet(models.load(model), count):
         manifest = gpunodes.node_manifest(node, unhealthy, now="2026-01-01T00:00:00Z")
         described = gpunodes.gpu_node(node, "uid", faults)
         yield (

@@ -21,7 +21,7 @@ XID_79 = gpunodes.Xid(2, 79, "2026-01-01T00:00:00Z")
 
 
 def built(model: str = "dgx-h100", pool: str = "", faults: tuple[Any, ...] = ()) -> Any:
-    nodes = inventory.expand(models.load(model), 40)
+    nodes = inventory.expand_fleet(models.load(model), 40)
     node = next(each for each in nodes if not pool or each.pool.name == pool)
     return gpunodes.gpu_node(node, "uid", faults)
 

@@ -19,19 +19,19 @@ from kgwe.model.simfleet import inventory
 
 @pytest.mark.parametrize("name", ["dgx-h100", "hgx-a100", "l40s", "gb200-nvl72", "v100-cube", "mixed"])
 def test_a_gpunode_tells_the_whole_wiring_of_its_machine(name):
-    for node in inventory.expand(models.load(name), 6):
+    for node in inventory.expand_fleet(models.load(name), 6):
         assert topology.read_topology(gpunodes.gpu_node(node, "uid")) == node.machine.wiring
 
 
 def test_links_that_are_down_slow_the_card_they_belong_to():
-    node = inventory.expand(models.load("dgx-h100"), 1)[0]
+    node = inventory.expand_fleet(models.load("dgx-h100"), 1)[0]
     broken = topology.read_topology(gpunodes.gpu_node(node, "uid", [gpunodes.LinkDown(gpu=3, links=6)]))
     assert bandwidth.pair_gb_per_s(broken, 0, 3) == 600
     assert bandwidth.pair_gb_per_s(broken, 0, 1) == 900
 
 
 def test_a_direct_link_that_is_down_leaves_the_host_path():
-    node = inventory.expand(models.load("v100-cube"), 1)[0]
+    node = inventory.expand_fleet(models.load("v100-cube"), 1)[0]
     broken = topology.read_topology(gpunodes.gpu_node(node, "uid", [gpunodes.LinkDown(gpu=0, links=2, peer=3)]))
     assert broken.nvlinks(0, 3) == 0
     assert broken.relation(0, 3) is Relation.NODE
@@ -84,7 +84,7 @@ def test_an_unusual_link_speed_is_kept():
 
 
 def test_simulated_nodes_hang_where_their_fleet_put_them():
-    nodes = inventory.expand(models.load("gb200-nvl72"), 40)
+    nodes = inventory.expand_fleet(models.load("gb200-nvl72"), 40)
     infos = [topology.node_info(n.name, inventory.labels(n), gpunodes.gpu_node(n, "uid")) for n in nodes]
     for preset in ("topograph", "topographLegacy"):
         tree, problems = topology.build_tree(infos, domain_labels.get_preset(preset))

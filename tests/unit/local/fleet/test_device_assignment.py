@@ -143,7 +143,7 @@ def test_a_pod_that_may_restart_starts_again():
 # --- shared cards ----------------------------------------------------------------------------------------
 
 
-SHARED = next(node for node in inventory.expand(models.load("shared"), 2) if node.pool.pieces)
+SHARED = next(node for node in inventory.expand_fleet(models.load("shared"), 2) if node.pool.pieces)
 
 
 def pieces(*broken: gpunodes.CardFault) -> list[device_assignment.DeviceStock]:

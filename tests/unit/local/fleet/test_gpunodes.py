@@ -12,7 +12,7 @@ from kgwe.local.fleet import faults, gpunodes, models
 from kgwe.model.gpu import catalog
 from kgwe.model.simfleet import inventory
 
-NODES = {node.pool.name: node for node in inventory.expand(models.load("mixed"), 64)}
+NODES = {node.pool.name: node for node in inventory.expand_fleet(models.load("mixed"), 64)}
 NOW = "2026-11-15T10:00:00Z"
 
 
@@ -27,7 +27,7 @@ def test_every_gpu_of_a_node_is_described_in_full(pool):
     for index, device in enumerate(built.gpus):
         assert device.index == index
         assert device.uuid.startswith("GPU-")
-        assert catalog.find(device.model).memory_mib == device.memoryMiB
+        assert catalog.find_model(device.model).memory_mib == device.memoryMiB
         assert device.architecture
         assert device.numaNode is not None
         assert device.cpuAffinity

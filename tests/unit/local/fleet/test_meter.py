@@ -11,7 +11,7 @@ from kgwe.local.fleet import device_assignment, gpunodes, models
 from kgwe.local.fleet.meter import NodeMeter
 from kgwe.model.simfleet import inventory, usage
 
-NODES = {node.pool.name: node for node in inventory.expand(models.load("mixed"), 64)}
+NODES = {node.pool.name: node for node in inventory.expand_fleet(models.load("mixed"), 64)}
 FIELDS = list(metrics.Field)
 T0 = 1_800_000_000.0
 

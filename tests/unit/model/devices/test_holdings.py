@@ -88,7 +88,7 @@ class TestTaken:
     ],
 )
 def test_a_card_held_whole_and_its_pieces_clash(one, other, do):
-    assert holdings.conflict(one, other) == holdings.conflict(other, one) == do
+    assert holdings.devices_conflict(one, other) == holdings.devices_conflict(other, one) == do
 
 
 class TestDifferences:

@@ -128,7 +128,7 @@ def with_nics(*rates: int) -> Wiring:
 
 def test_cards_send_through_their_nearest_network_cards_and_share_them():
     wiring = with_nics(400, 400, 400, 400)
-    assert bandwidth.nearest_nics(wiring, 5) == (2,)
+    assert bandwidth.find_nearest_nics(wiring, 5) == (2,)
     assert bandwidth.network_gb_per_s(wiring, (0, 1)) == 50
     assert bandwidth.network_gb_per_s(wiring, (0, 2)) == 100
     assert bandwidth.network_gb_per_s(wiring, range(8)) == 200

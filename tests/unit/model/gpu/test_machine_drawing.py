@@ -55,7 +55,7 @@ def machine_of(count: int, *, buses: bool = True) -> driver_data.Machine:
 @pytest.mark.parametrize("name", reference.NAMES)
 def test_every_known_machine_can_be_drawn_and_becomes_a_fleet_model(name):
     entry = reference.machine(name)
-    wiring = machine_text.parse(reference.topo_text(entry, "\t"), model=reference.model(entry))
+    wiring = machine_text.parse_machine(reference.topo_text(entry, "\t"), model=reference.model(entry))
     text = drawing.to_text(wiring)
     assert all(f"GPU{number}" in text for number in range(len(wiring.slots)))
     picture = ET.fromstring(drawing.to_svg(wiring, "<machine>"))  # noqa: S314 -- our own
@@ -75,7 +75,7 @@ def test_every_known_machine_can_be_drawn_and_becomes_a_fleet_model(name):
 
 
 def test_paths_are_found_from_relations():
-    wiring = machine_text.parse(PAIRS)
+    wiring = machine_text.parse_machine(PAIRS)
     gpus, nics = pcie_paths(wiring)
     assert gpus[0] == gpus[1] == nics[0]
     numa = [0, 0, 0, 1]
@@ -84,17 +84,17 @@ def test_paths_are_found_from_relations():
 
 
 def test_a_machine_without_nvlink_is_drawn_with_its_network_card():
-    text = drawing.to_text(machine_text.parse(PAIRS))
+    text = drawing.to_text(machine_text.parse_machine(PAIRS))
     assert "NUMA node 0, CPUs 0-3" in text
     assert "rc0 / sw0: GPU0, GPU1, mlx5_0" in text
     assert "NVLink: none is known" in text
 
 
 def test_the_gpu_of_a_model_is_guessed_from_its_links():
-    assert suggestion.guess_gpu(machine_text.parse(XML)).name == "A100-SXM4-80GB"
-    assert suggestion.guess_gpu(machine_text.parse(PAIRS)).name == "L40S"
-    assert "a guess" in suggestion.to_yaml(machine_text.parse(PAIRS), name="Mine Own!")
-    assert read_model(suggestion.to_yaml(machine_text.parse(PAIRS), name="Mine Own!")).name == "mine-own"
+    assert suggestion.guess_gpu(machine_text.parse_machine(XML)).name == "A100-SXM4-80GB"
+    assert suggestion.guess_gpu(machine_text.parse_machine(PAIRS)).name == "L40S"
+    assert "a guess" in suggestion.to_yaml(machine_text.parse_machine(PAIRS), name="Mine Own!")
+    assert read_model(suggestion.to_yaml(machine_text.parse_machine(PAIRS), name="Mine Own!")).name == "mine-own"
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_the_gpu_of_a_model_is_guessed_from_its_links():
 )
 def test_errors_name_the_line(text, said):
     with pytest.raises(errors.Permanent, match=said):
-        machine_text.parse(text)
+        machine_text.parse_machine(text)
 
 
 # --- fallback of discovery ------------------------------------------------------------------------------
 
 
 def test_the_file_tells_what_the_driver_does_not():
-    told = fallback_wiring.complete(machine_of(2), machine_text.parse(XML))
+    told = fallback_wiring.complete_wiring(machine_of(2), machine_text.parse_machine(XML))
     assert [card.slot.numa for card in told.devices] == [0, 0]
     assert [card.slot.cpus for card in told.devices] == ["0-3", "0-3"]
     assert told.devices[0].slot.pcie == told.devices[1].slot.pcie == ("rc0", "sw0")
@@ -128,26 +128,28 @@ def test_what_the_driver_says_is_not_changed():
     link = driver_data.Link(0, is_up=False, version=3, remote=Remote.SWITCH)
     first = dataclasses.replace(machine.devices[0], slot=Slot("00000000:10:1C.0", 7, "9", ("a", "b")), links=(link,))
     machine = dataclasses.replace(machine, devices=(first, machine.devices[1]))
-    told = fallback_wiring.complete(machine, machine_text.parse(XML))
+    told = fallback_wiring.complete_wiring(machine, machine_text.parse_machine(XML))
     assert told.devices[0] == first
     assert told.devices[1].slot.numa == 0
 
 
 def test_a_switch_and_direct_links_are_told_by_index_where_there_are_no_buses():
     text = "\tGPU0\tGPU1\nGPU0\tX\tNV4\nGPU1\tNV4\tX\n"
-    described = machine_text.parse(text, model=catalog.find("A100-SXM4-80GB"))
-    told = fallback_wiring.complete(machine_of(2), described)
+    described = machine_text.parse_machine(text, model=catalog.find_model("A100-SXM4-80GB"))
+    told = fallback_wiring.complete_wiring(machine_of(2), described)
     assert {link.remote_bus for link in told.devices[1].links} == {"00000000:10:1C.0"}
     eight = "\t" + "\t".join(f"GPU{n}" for n in range(4)) + "\n"
     eight += "".join(f"GPU{a}\t" + "\t".join("X" if a == b else "NV12" for b in range(4)) + "\n" for a in range(4))
-    switched = fallback_wiring.complete(machine_of(4), machine_text.parse(eight, model=catalog.find("A100-SXM4-80GB")))
+    switched = fallback_wiring.complete_wiring(
+        machine_of(4), machine_text.parse_machine(eight, model=catalog.find_model("A100-SXM4-80GB"))
+    )
     assert {link.remote for card in switched.devices for link in card.links} == {Remote.SWITCH}
     assert {len(card.links) for card in switched.devices} == {12}
 
 
 def test_the_file_of_another_machine_is_refused():
     with pytest.raises(errors.Permanent, match="describes 2 GPUs, the driver sees 3"):
-        fallback_wiring.complete(machine_of(3), machine_text.parse(XML))
+        fallback_wiring.complete_wiring(machine_of(3), machine_text.parse_machine(XML))
     other = XML.replace("0000:10:1c.0", "0000:11:1c.0")
     with pytest.raises(errors.Permanent, match=r"no GPU at 00000000:10:1C\.0"):
-        fallback_wiring.complete(machine_of(2), machine_text.parse(other))
+        fallback_wiring.complete_wiring(machine_of(2), machine_text.parse_machine(other))

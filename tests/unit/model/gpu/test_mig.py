@@ -29,7 +29,7 @@ def layout(*texts: str) -> list[mig.Placement]:
     ],
 )
 def test_a_legal_layout_has_no_problems(texts):
-    assert mig.problems(A100, layout(*texts)) == []
+    assert mig.find_problems(A100, layout(*texts)) == []
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ def test_a_legal_layout_has_no_problems(texts):
     ],
 )
 def test_an_illegal_layout_says_why(texts, why):
-    assert why in "; ".join(mig.problems(A100, layout(*texts)))
+    assert why in "; ".join(mig.find_problems(A100, layout(*texts)))
 
 
 def test_more_compute_than_the_card_has_is_a_problem():
     extra = mig.Placement(mig.Profile("5g.40gb", 5, 4, (4,), 1, 0), 4)
-    assert "9 compute slices are asked of 7" in mig.problems(A100, [*layout("4g.40gb@0"), extra])
+    assert "9 compute slices are asked of 7" in mig.find_problems(A100, [*layout("4g.40gb@0"), extra])
 
 
 @pytest.mark.parametrize("text", ["1g.10gb", "1g.10gb@", "1g.10gb@7", "2g.20gb@1", "1g.10gb@-1", "1g.10gb@0.0"])
@@ -72,7 +72,7 @@ def test_instance_ids_are_those_of_the_driver():
 def test_instances_that_can_live_together_have_different_ids():
     places = [mig.Placement(profile, start) for profile in A100.profiles.values() for start in profile.starts]
     for a, b in itertools.combinations(places, 2):
-        if not mig.problems(A100, [a, b]):
+        if not mig.find_problems(A100, [a, b]):
             assert a.instance_id(A100) != b.instance_id(A100)
 
 
@@ -96,13 +96,13 @@ def test_plain_profiles_give_the_known_number_of_layouts():
             (*found, place)
             for found in grown
             for place in places
-            if (not found or place.start > found[-1].start) and not mig.problems(A100, [*found, place])
+            if (not found or place.start > found[-1].start) and not mig.find_problems(A100, [*found, place])
         ]
         legal += grown
     assert len(legal) == 298
     maximal = [
         found
         for found in legal
-        if not any(mig.problems(A100, sorted([*found, place], key=lambda p: p.start)) == [] for place in places)
+        if not any(mig.find_problems(A100, sorted([*found, place], key=lambda p: p.start)) == [] for place in places)
     ]
     assert len(maximal) == 19

@@ -25,12 +25,12 @@ def system(*cpus: str) -> str:
 
 
 def test_the_p4d_file_shows_pairs_of_cards_with_a_network_card_each():
-    wiring = nccl_xml.parse(reference.reference("topology", "nccl-xml", "aws-p4d-24xl-topo.xml").read_text())
+    wiring = nccl_xml.parse_nccl_xml(reference.reference("topology", "nccl-xml", "aws-p4d-24xl-topo.xml").read_text())
     assert len(wiring.slots) == 8
     assert wiring.slots[0].bus == "00000000:10:1C.0"
     assert [slot.cpus for slot in wiring.slots] == ["0-23,48-71"] * 4 + ["24-47,72-95"] * 4
     assert wiring.matrix()[0] == ["X", "PIX", "NODE", "NODE", "SYS", "SYS", "SYS", "SYS"]
-    assert [bandwidth.nearest_nics(wiring, card) for card in range(8)] == [
+    assert [bandwidth.find_nearest_nics(wiring, card) for card in range(8)] == [
         (0,),
         (0,),
         (1,),
@@ -44,14 +44,14 @@ def test_the_p4d_file_shows_pairs_of_cards_with_a_network_card_each():
 
 
 def test_the_ndv5_file_gives_every_card_a_network_card_of_its_own():
-    wiring = nccl_xml.parse(reference.reference("topology", "nccl-xml", "azure-ndv5-topo.xml").read_text())
-    assert [bandwidth.nearest_nics(wiring, card) for card in range(8)] == [(i,) for i in range(8)]
+    wiring = nccl_xml.parse_nccl_xml(reference.reference("topology", "nccl-xml", "azure-ndv5-topo.xml").read_text())
+    assert [bandwidth.find_nearest_nics(wiring, card) for card in range(8)] == [(i,) for i in range(8)]
     assert [slot.numa for slot in wiring.slots] == [0] * 4 + [1] * 4
     assert wiring.pcie_gb_per_s == pytest.approx(63, abs=0.1)
 
 
 def test_nvlinks_from_a_card_to_itself_join_nothing():
-    wiring = nccl_xml.parse(reference.reference("topology", "nccl-xml", "azure-ncv4-topo.xml").read_text())
+    wiring = nccl_xml.parse_nccl_xml(reference.reference("topology", "nccl-xml", "azure-ncv4-topo.xml").read_text())
     assert [slot.numa for slot in wiring.slots] == [0, 1, 2, 3]
     assert wiring.matrix()[0] == ["X", "SYS", "SYS", "SYS"]
     assert [(nic.name, nic.gbit_per_s) for nic in wiring.nics] == [("eth0", 100)]
@@ -61,17 +61,17 @@ def test_nvlinks_from_a_card_to_itself_join_nothing():
 def test_a_file_without_gpus_is_refused_with_the_way_out():
     text = reference.reference("topology", "nccl-xml", "aws-p5.48xl-topo.xml").read_text()
     with pytest.raises(errors.Permanent, match=r"no GPU in the file.*NCCL_TOPO_DUMP_FILE"):
-        nccl_xml.parse(text)
+        nccl_xml.parse_nccl_xml(text)
 
 
 def test_direct_links_and_their_generation_are_read():
     link = ("0000:20:00.0", 4, "0x030200")
     back = ("0000:10:00.0", 4, "0x030200")
-    wiring = nccl_xml.parse(system(card("10", 0, link) + card("20", 1, back)))
+    wiring = nccl_xml.parse_nccl_xml(system(card("10", 0, link) + card("20", 1, back)))
     assert wiring.mesh == ((0, 1, 4),)
     assert wiring.nvlink_version == 3
     assert wiring.slots[0].cpus == "28-35"
-    slow = nccl_xml.parse(system(card("10", 0, link, sm=86) + card("20", 1, back, sm=86)))
+    slow = nccl_xml.parse_nccl_xml(system(card("10", 0, link, sm=86) + card("20", 1, back, sm=86)))
     assert bandwidth.pair_gb_per_s(slow, 0, 1) == 112.5
 
 
@@ -79,14 +79,14 @@ def test_links_into_a_switch_reach_everyone():
     def into(count: int) -> tuple[str, int, str]:
         return ("0000:d0:00.0", count, "0x068000")
 
-    wiring = nccl_xml.parse(system(card("10", 0, into(18), sm=90), card("20", 1, into(16), sm=90)))
+    wiring = nccl_xml.parse_nccl_xml(system(card("10", 0, into(18), sm=90), card("20", 1, into(16), sm=90)))
     assert wiring.switch_links == 18
     assert wiring.links_down == (0, 2)
     assert wiring.nvlink_version == 4
 
 
 def test_cards_are_numbered_as_cuda_does():
-    wiring = nccl_xml.parse(system(card("10", 1) + card("20", 0)))
+    wiring = nccl_xml.parse_nccl_xml(system(card("10", 1) + card("20", 0)))
     assert [slot.bus for slot in wiring.slots] == ["00000000:20:00.0", "00000000:10:00.0"]
 
 
@@ -94,13 +94,13 @@ def test_switches_below_switches_are_told_from_one_switch():
     inner = '<pci busid="0000:{0}:00.0" class="0x060400">{1}</pci>'
     left = inner.format("02", card("10", 0) + card("11", 1))
     right = inner.format("03", card("12", 2) + '<pci busid="0000:13:00.0" class="0x020700"/>')
-    wiring = nccl_xml.parse(system(inner.format("01", left + right), card("20", 3)))
+    wiring = nccl_xml.parse_nccl_xml(system(inner.format("01", left + right), card("20", 3)))
     assert wiring.matrix()[0] == ["X", "PIX", "PXB", "SYS"]
     assert [wiring.nic_relation(0, i) for i in range(4)] == [Relation.PXB, Relation.PXB, Relation.PIX, Relation.SYS]
 
 
 def test_a_numa_node_that_is_not_known_stays_so():
-    wiring = nccl_xml.parse(f'<system><cpu numaid="-1">{card("10", 0)}{card("20", 1)}</cpu></system>')
+    wiring = nccl_xml.parse_nccl_xml(f'<system><cpu numaid="-1">{card("10", 0)}{card("20", 1)}</cpu></system>')
     assert wiring.relation(0, 1) is Relation.UNKNOWN
 
 
@@ -126,7 +126,7 @@ def test_a_numa_node_that_is_not_known_stays_so():
 )
 def test_a_bad_file_is_refused_with_its_line(text, message):
     with pytest.raises(errors.Permanent, match=re.escape(message)):
-        nccl_xml.parse(text)
+        nccl_xml.parse_nccl_xml(text)
 
 
 def test_a_gpu_with_an_element_per_rank_has_its_links_once():
@@ -135,5 +135,5 @@ def test_a_gpu_with_an_element_per_rank_has_its_links_once():
     start, end = once.index("<gpu"), once.index("</gpu>") + len("</gpu>")
     ranks = once[:end] + once[start:end] + once[end:]
     assert ranks.count("<gpu") == 3
-    assert nccl_xml.parse(once).switch_links == 18
-    assert nccl_xml.parse(ranks) == nccl_xml.parse(once)
+    assert nccl_xml.parse_nccl_xml(once).switch_links == 18
+    assert nccl_xml.parse_nccl_xml(ranks) == nccl_xml.parse_nccl_xml(once)

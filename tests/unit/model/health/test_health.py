@@ -10,7 +10,7 @@ import pytest
 
 from kgwe.model.gpu.driver_data import Faults, Link, LinkErrors, Reading, Throttle
 from kgwe.model.health import transitions as watching
-from kgwe.model.health.health import DEFAULTS, HealthState, Policy, Verdict, Watch, verdict
+from kgwe.model.health.health import DEFAULTS, HealthAssessment, HealthState, Policy, Watch, assess_health
 from kgwe.model.health.xids import XIDS, Action, XidClass, look_up
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "health.md"
@@ -27,7 +27,7 @@ class Card:
         self.watch = Watch.new(T0)
         self.reading = CALM
 
-    def listen(self, seconds: float, **changes: object) -> Verdict:
+    def listen(self, seconds: float, **changes: object) -> HealthAssessment:
         self.reading = replace(self.reading, **changes)  # type: ignore[arg-type]  # names of fields, as given
         for _ in range(max(int(seconds / EVERY_S), 1)):
             self.now_s += EVERY_S
@@ -35,25 +35,25 @@ class Card:
             self.watch = watching.on_reading(self.watch, self.reading, self.now_s)
         return self.verdict
 
-    def silence(self, seconds: float) -> Verdict:
+    def silence(self, seconds: float) -> HealthAssessment:
         for _ in range(int(seconds / EVERY_S)):
             self.now_s += EVERY_S
             self.watch = watching.on_silence(self.watch, self.now_s)
         return self.verdict
 
-    def xid(self, number: int) -> Verdict:
+    def xid(self, number: int) -> HealthAssessment:
         self.watch = watching.on_xid(self.watch, number, self.now_s)
         return self.verdict
 
-    def links(self, up: str) -> Verdict:
+    def links(self, up: str) -> HealthAssessment:
         """`+-`: the first is up, the second down."""
         links = [Link(index, state == "+") for index, state in enumerate(up)]
         self.watch = watching.on_links(self.watch, links, self.now_s)
         return self.verdict
 
     @property
-    def verdict(self) -> Verdict:
-        return verdict(self.watch)
+    def verdict(self) -> HealthAssessment:
+        return assess_health(self.watch)
 
 
 @pytest.fixture

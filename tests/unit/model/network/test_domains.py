@@ -35,7 +35,7 @@ def gb_per_s(tree: domains.Tree, a: str, b: str) -> float:
 
 def test_every_domain_is_a_slice_of_the_nodes():
     shuffled = sorted(clos(), key=lambda place: place.node[::-1])
-    tree = domains.build(shuffled, LEVELS)
+    tree = domains.build_tree(shuffled, LEVELS)
     assert tree.nodes == tuple(place.node for place in clos())
     assert [shuffled[i].node for i in tree.order] == list(tree.nodes)
     assert [level.names for level in tree.levels] == [("l00", "l01", "l10", "l11"), ("s0", "s1"), ("c0",)]
@@ -45,7 +45,7 @@ def test_every_domain_is_a_slice_of_the_nodes():
 
 
 def test_sums_over_all_domains_of_a_level_are_one_call():
-    tree = domains.build(clos(), LEVELS)
+    tree = domains.build_tree(clos(), LEVELS)
     free = np.arange(8)
     assert tree.levels[0].sums(free).tolist() == [1, 5, 9, 13]
     assert tree.levels[1].sums(free).tolist() == [6, 22]
@@ -53,7 +53,7 @@ def test_sums_over_all_domains_of_a_level_are_one_call():
 
 
 def test_hops_count_the_switches_between_nodes():
-    tree = domains.build([*clos(), Place("far", ("l9", "s9", "c9"))], LEVELS)
+    tree = domains.build_tree([*clos(), Place("far", ("l9", "s9", "c9"))], LEVELS)
     assert hops(tree, "n000", "n000") == 0
     assert hops(tree, "n000", "n001") == 1
     assert hops(tree, "n000", "n010") == 3
@@ -62,44 +62,44 @@ def test_hops_count_the_switches_between_nodes():
 
 
 def test_a_node_without_labels_is_near_nothing_not_even_another_such():
-    tree = domains.build([*clos(), Place("x1"), Place("x2")], LEVELS)
+    tree = domains.build_tree([*clos(), Place("x1"), Place("x2")], LEVELS)
     assert hops(tree, "x1", "x2") == hops(tree, "x1", "n000") == hops(tree, "n000", "x1") == tree.unknown_hops
     assert tree.unknown_hops > hops(tree, "n000", "n111")
     assert gb_per_s(tree, "x1", "x2") == domains.UNKNOWN_GB_PER_S
     assert [level.known[tree.domain_of[i, tree.position["x1"]]] for i, level in enumerate(tree.levels)] == [False] * 3
-    assert tree.spanned([tree.position["x1"]]) is None
+    assert tree.find_spanning_domain([tree.position["x1"]]) is None
 
 
 def test_a_missing_leaf_below_a_known_spine_is_as_far_as_the_spine():
-    tree = domains.build([*clos(), Place("x1", ("", "s0", "c0")), Place("x2", ("", "s0", "c0"))], LEVELS)
+    tree = domains.build_tree([*clos(), Place("x1", ("", "s0", "c0")), Place("x2", ("", "s0", "c0"))], LEVELS)
     assert hops(tree, "x1", "n000") == hops(tree, "x1", "x2") == 3
 
 
 def test_a_leaf_with_no_spine_is_still_a_leaf():
-    tree = domains.build([*clos(), Place("x1", ("l9",)), Place("x2", ("l9",)), Place("x3", ("l8",))], LEVELS)
+    tree = domains.build_tree([*clos(), Place("x1", ("l9",)), Place("x2", ("l9",)), Place("x3", ("l8",))], LEVELS)
     assert hops(tree, "x1", "x2") == 1
     assert hops(tree, "x1", "x3") == hops(tree, "x1", "n000") == tree.unknown_hops
 
 
 def test_what_the_others_of_a_leaf_tell_is_believed_unless_they_disagree():
-    told = domains.build([*clos(), Place("x", ("l00",))], LEVELS)
+    told = domains.build_tree([*clos(), Place("x", ("l00",))], LEVELS)
     assert hops(told, "x", "n000") == 1
     assert hops(told, "x", "n010") == 3
     same_name = [Place("a", ("rack-1", "s0")), Place("b", ("rack-1", "s1")), Place("x", ("rack-1",))]
-    apart = domains.build(same_name, ("leaf", "spine"))
+    apart = domains.build_tree(same_name, ("leaf", "spine"))
     assert hops(apart, "a", "b") == 5
     assert hops(apart, "x", "a") == hops(apart, "x", "b") == apart.unknown_hops
 
 
 def test_nodes_are_in_the_order_people_count():
-    tree = domains.build([Place(f"node-{i}", ("l",)) for i in (10, 9, 100, 1)], ("leaf",))
+    tree = domains.build_tree([Place(f"node-{i}", ("l",)) for i in (10, 9, 100, 1)], ("leaf",))
     assert tree.nodes == ("node-1", "node-9", "node-10", "node-100")
 
 
 def test_bandwidth_is_the_slower_node_divided_by_every_oversubscribed_domain_left():
     speeds = {"leaf": Speed(oversubscription=2), "spine": Speed(oversubscription=4)}
     slow = Place("slow", ("l00", "s0", "c0"), gb_per_s=12.5)
-    tree = domains.build([*clos(), slow, Place("mute", ("l00", "s0", "c0"))], LEVELS, speeds=speeds)
+    tree = domains.build_tree([*clos(), slow, Place("mute", ("l00", "s0", "c0"))], LEVELS, speeds=speeds)
     assert gb_per_s(tree, "n000", "n000") == math.inf
     assert gb_per_s(tree, "n000", "n001") == 50
     assert gb_per_s(tree, "n000", "n010") == 25
@@ -109,7 +109,7 @@ def test_bandwidth_is_the_slower_node_divided_by_every_oversubscribed_domain_lef
 
 
 def test_a_domain_never_gives_a_node_more_than_it_has():
-    tree = domains.build(
+    tree = domains.build_tree(
         clos(),
         LEVELS,
         speeds={"leaf": Speed(oversubscription=2)},
@@ -122,48 +122,48 @@ def test_a_domain_never_gives_a_node_more_than_it_has():
 
 
 def test_connected_leaves_are_nearer_than_their_spine():
-    tree = domains.build(clos(leaves=3), LEVELS, connected=[("leaf", "l00", "l01"), ("leaf", "l00", "gone")])
+    tree = domains.build_tree(clos(leaves=3), LEVELS, connected=[("leaf", "l00", "l01"), ("leaf", "l00", "gone")])
     assert hops(tree, "n000", "n010") == hops(tree, "n010", "n000") == 2
     assert hops(tree, "n000", "n020") == 3
 
 
 def test_nvlink_domains_are_a_dimension_of_their_own():
     places = [Place(f"n{i}", (f"l{i // 4}",), nvlink=f"nvl{i // 3}" if i < 6 else "") for i in range(8)]
-    tree = domains.build(places, ("leaf",))
+    tree = domains.build_tree(places, ("leaf",))
     assert tree.shares_nvlink(3, 4)
     assert hops(tree, "n3", "n4") == 3
     assert not tree.shares_nvlink(6, 7), "two nodes in no NVLink domain share none"
     assert tree.nvlink_of.tolist() == [0, 0, 0, 1, 1, 1, -1, -1]
-    assert tree.nvlink_sums(np.arange(8)).tolist() == [3, 12]
+    assert tree.sum_by_nvlink_domain(np.arange(8)).tolist() == [3, 12]
 
 
 def test_the_lowest_domain_around_nodes_is_found():
-    tree = domains.build(clos(), LEVELS)
-    assert tree.spanned([0, 1]) == (0, 0)
-    assert tree.spanned([4, 7]) == (1, 1)
-    assert tree.spanned([0, 7]) == (2, 0)
+    tree = domains.build_tree(clos(), LEVELS)
+    assert tree.find_spanning_domain([0, 1]) == (0, 0)
+    assert tree.find_spanning_domain([4, 7]) == (1, 1)
+    assert tree.find_spanning_domain([0, 7]) == (2, 0)
 
 
 def test_an_empty_cluster_has_an_empty_tree():
-    tree = domains.build([], LEVELS)
+    tree = domains.build_tree([], LEVELS)
     assert tree.nodes == ()
     assert tree.levels[0].sums(np.zeros(0, np.int64)).tolist() == []
 
 
 def test_a_cluster_without_levels_knows_no_distance():
-    tree = domains.build([Place("a"), Place("b")], ())
+    tree = domains.build_tree([Place("a"), Place("b")], ())
     assert hops(tree, "a", "b") == tree.unknown_hops
 
 
 def test_one_node_in_two_places_is_a_mistake_of_ours():
     with pytest.raises(errors.InvariantBroken):
-        domains.build([Place("a"), Place("a")], ("leaf",))
+        domains.build_tree([Place("a"), Place("a")], ("leaf",))
 
 
 def test_levels_go_by_name():
-    assert domains.build(clos(), LEVELS).level("spine") == 1
+    assert domains.build_tree(clos(), LEVELS).level("spine") == 1
     with pytest.raises(errors.Permanent, match="the levels are leaf, spine, core"):
-        domains.build(clos(), LEVELS).level("rack")
+        domains.build_tree(clos(), LEVELS).level("rack")
 
 
 # --- labels ---------------------------------------------------------------------------------------------
@@ -234,21 +234,21 @@ def topograph(name: str) -> list[Place]:
 
 
 def test_the_small_network_is_two_leaves_below_one_switch():
-    tree = domains.build(topograph("small-tree.yaml"), LEVELS[:2])
+    tree = domains.build_tree(topograph("small-tree.yaml"), LEVELS[:2])
     assert tree.nodes == ("I21", "I22", "I25", "I34", "I35", "I36")
     assert hops(tree, "I21", "I25") == 1
     assert hops(tree, "I21", "I34") == 3
 
 
 def test_the_medium_network_has_three_levels():
-    tree = domains.build(topograph("medium.yaml"), LEVELS)
+    tree = domains.build_tree(topograph("medium.yaml"), LEVELS)
     assert [len(level) for level in tree.levels] == [4, 2, 1]
     assert [hops(tree, "1101", other) for other in ("1102", "1201", "1301")] == [1, 3, 5]
 
 
 def test_the_nvl72_network_has_racks_of_eighteen_nodes_that_share_nvlink():
-    tree = domains.build(topograph("nvl72.yaml"), LEVELS)
-    assert tree.nvlink_sums(np.full(72, 4)).tolist() == [72] * 4
+    tree = domains.build_tree(topograph("nvl72.yaml"), LEVELS)
+    assert tree.sum_by_nvlink_domain(np.full(72, 4)).tolist() == [72] * 4
     assert tree.levels[0].sums(np.full(72, 4)).tolist() == [72] * 4
     a, b, c = (tree.position[name] for name in ("node1101", "node1118", "node1201"))
     assert tree.shares_nvlink(a, b)

@@ -19,38 +19,38 @@ def uuids(nodes: tuple[inventory.FleetNode, ...]) -> list[str]:
 
 
 def test_uuids_are_unique_over_a_thousand_nodes():
-    nodes = inventory.expand(MIXED, 1000)
+    nodes = inventory.expand_fleet(MIXED, 1000)
     everything = uuids(nodes) + [i.uuid for n in nodes for c in n.gpus for i in c.instances]
     assert len(set(everything)) == len(everything) > 6000
 
 
 def test_uuids_never_change():
     # A changed digest means every simulated card of every user got a new identity: do that only on purpose.
-    nodes = inventory.expand(MIXED, 200)
+    nodes = inventory.expand_fleet(MIXED, 200)
     digest = hashlib.sha256("".join(uuids(nodes)).encode()).hexdigest()
     assert digest[:16] == "ae809a2736810171"
-    assert inventory.expand(models.load("mixed"), 200) == nodes
+    assert inventory.expand_fleet(models.load("mixed"), 200) == nodes
 
 
 @pytest.mark.parametrize("count", [0, 1, 16, 63, 64])
 def test_a_smaller_fleet_is_the_beginning_of_a_larger_one(count):
-    assert inventory.expand(MIXED, count) == inventory.expand(MIXED, 128)[:count]
+    assert inventory.expand_fleet(MIXED, count) == inventory.expand_fleet(MIXED, 128)[:count]
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_pools_get_their_share_by_weight(rounds):
-    nodes = inventory.expand(MIXED, 64 * rounds)
+    nodes = inventory.expand_fleet(MIXED, 64 * rounds)
     assert collections.Counter(node.pool.name for node in nodes) == {
         pool.name: pool.weight * rounds for pool in MIXED.pools
     }
 
 
 def test_sixteen_nodes_already_show_every_pool():
-    assert {node.pool.name for node in inventory.expand(MIXED, 16)} == {pool.name for pool in MIXED.pools}
+    assert {node.pool.name for node in inventory.expand_fleet(MIXED, 16)} == {pool.name for pool in MIXED.pools}
 
 
 def test_an_nvl72_domain_has_eighteen_trays_and_72_cards():
-    nodes = inventory.expand(models.load("gb200-nvl72"), 90)
+    nodes = inventory.expand_fleet(models.load("gb200-nvl72"), 90)
     domains = collections.defaultdict(list)
     for node in nodes:
         domains[inventory.labels(node)["nvidia.com/gpu.clique"]].append(node)
@@ -61,12 +61,12 @@ def test_an_nvl72_domain_has_eighteen_trays_and_72_cards():
 
 
 def test_where_nvlink_ends_at_the_node_there_is_no_clique():
-    for node in inventory.expand(models.load("dgx-h100"), 8):
+    for node in inventory.expand_fleet(models.load("dgx-h100"), 8):
         assert not {"nvidia.com/gpu.clique", "accelerator.topograph.run/domain"} & inventory.labels(node).keys()
 
 
 def test_the_network_is_a_tree():
-    nodes = inventory.expand(MIXED, 500)
+    nodes = inventory.expand_fleet(MIXED, 500)
     for child, parent in (("leaf", "spine"), ("spine", "core"), ("core", "zone"), ("zone", "region")):
         above = collections.defaultdict(set)
         for node in nodes:
@@ -76,7 +76,7 @@ def test_the_network_is_a_tree():
 
 def test_a_leaf_holds_one_kind_of_machine_and_no_more_nodes_than_it_has_ports():
     leaves = collections.defaultdict(list)
-    for node in inventory.expand(MIXED, 500):
+    for node in inventory.expand_fleet(MIXED, 500):
         leaves[node.place.leaf].append(node.machine)
     for machines in leaves.values():
         assert len({machine.name for machine in machines}) == 1
@@ -84,7 +84,7 @@ def test_a_leaf_holds_one_kind_of_machine_and_no_more_nodes_than_it_has_ports():
 
 
 def test_the_dialects_of_topology_labels_agree():
-    for node in inventory.expand(MIXED, 64):
+    for node in inventory.expand_fleet(MIXED, 64):
         labels = inventory.labels(node)
         old = "network.topology.nvidia.com"
         assert labels["fabric.topograph.run/tier-0"] == labels[f"{old}/leaf"] == labels[f"{old}/block"]
@@ -94,7 +94,7 @@ def test_the_dialects_of_topology_labels_agree():
 
 
 def test_spot_nodes_are_cheap_nodes_and_no_others():
-    for node in inventory.expand(MIXED, 64):
+    for node in inventory.expand_fleet(MIXED, 64):
         labels = inventory.labels(node)
         spot = labels["gpu-autoscaler.io/capacity-type"] == "spot"
         assert labels["karpenter.sh/capacity-type"] == labels["gpu-autoscaler.io/capacity-type"]
@@ -102,14 +102,14 @@ def test_spot_nodes_are_cheap_nodes_and_no_others():
 
 
 def test_capacity_counts_whole_cards_where_nothing_is_cut():
-    node = inventory.expand(models.load("dgx-h100"), 1)[0]
+    node = inventory.expand_fleet(models.load("dgx-h100"), 1)[0]
     assert node.capacity()["nvidia.com/gpu"] == "8"
     assert node.allocatable()["nvidia.com/gpu"] == "8"
     assert node.allocatable(frozenset({1, 5}))["nvidia.com/gpu"] == "6"
 
 
 def test_a_cut_node_offers_slices_and_no_whole_card():
-    node = next(node for node in inventory.expand(MIXED, 64) if node.pool.name == "a100-mig")
+    node = next(node for node in inventory.expand_fleet(MIXED, 64) if node.pool.name == "a100-mig")
     gpus = {name: count for name, count in node.capacity().items() if name.startswith("nvidia.com/")}
     assert gpus == {
         "nvidia.com/gpu": "0",
@@ -167,7 +167,7 @@ def test_what_a_model_does_not_say_about_wiring_stays_unknown():
 
 def test_a_node_cut_alike_may_offer_its_slices_as_plain_gpus():
     cut = own(mig='{strategy: single, layout: ["3g.40gb@0", "3g.40gb@4"]}')
-    node = inventory.expand(cut, 1)[0]
+    node = inventory.expand_fleet(cut, 1)[0]
     labels = inventory.labels(node)
     assert node.devices() == {"nvidia.com/gpu": 4}
     assert labels["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-80GB-MIG-3g.40gb"
@@ -175,7 +175,7 @@ def test_a_node_cut_alike_may_offer_its_slices_as_plain_gpus():
 
 
 def test_some_cards_of_a_node_may_stay_whole():
-    node = inventory.expand(own(mig='{gpus: [1], layout: ["7g.80gb@0"]}'), 1)[0]
+    node = inventory.expand_fleet(own(mig='{gpus: [1], layout: ["7g.80gb@0"]}'), 1)[0]
     assert node.devices() == {"nvidia.com/gpu": 1, "nvidia.com/mig-7g.80gb": 1}
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.builders.plans import Fleet, state, whole
 from tests.support.machines.reference import nvswitch
 
-from kgwe.model.network.domains import Place, build
+from kgwe.model.network.domains import Place, build_tree
 from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery
 from kgwe.placement.disruption.running import Member, Repair, Running
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
@@ -317,7 +317,7 @@ def test_cards_of_one_model_stay_of_one_model():
 def test_inside_an_nvlink_domain_no_network_is_asked_for():
     fleet = Fleet("abc", cards=4)
     places = [Place(name, ("leaf-0", "spine-0"), nvlink="x") for name in "abc"]
-    fleet.tree = build(places, ("leaf", "spine"))
+    fleet.tree = build_tree(places, ("leaf", "spine"))
     fleet.run("g", "ab", 4, gang=GangRequest.uniform(whole(4), 2, min_network_gb_per_s=60.0))
     (repaired,) = recover(fleet, nodes="b").repairs
     assert repaired.outcome is Outcome.REPLACED

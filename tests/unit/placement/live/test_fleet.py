@@ -17,7 +17,7 @@ from kgwe.placement.live.fleet import LiveFleet
 from kgwe.placement.live.holding import Holding
 from kgwe.placement.pod.engine import Decision
 
-TREE = domains.build((), ())
+TREE = domains.build_tree((), ())
 
 
 def fleet(*nodes):

@@ -14,7 +14,7 @@ from kgwe.placement.live.holding import Holding
 from kgwe.placement.live.ledger import Ledger, seat_key
 from kgwe.placement.pod.engine import Decision
 
-TREE = domains.build((), ())
+TREE = domains.build_tree((), ())
 TWO = {amounts.GPU: 2, amounts.PODS: 1}
 
 

@@ -102,7 +102,7 @@ def test_too_little_room_everywhere_counts_the_verdicts_of_nodes():
 def mixed(**spot):
     """Two H100, two A100, two A100 that `spot` says more of; one leaf."""
     nodes = [Node(f"n{i}", H100 if i < 2 else A100, 64_000, 2**40, **(spot if i > 3 else {})) for i in range(6)]
-    tree = domains.build([Place(node.name, ("a",), gb_per_s=50.0) for node in nodes], ("leaf",))
+    tree = domains.build_tree([Place(node.name, ("a",), gb_per_s=50.0) for node in nodes], ("leaf",))
     return GangPlanner(Fitter(Snapshot.from_nodes(nodes)), tree)
 
 

@@ -102,7 +102,7 @@ def test_a_plan_says_level_by_level_why_it_is_not_lower():
 def test_the_faster_network_wins_before_the_score():
     nodes = [Node(f"n{i}", H100, 64_000, 2**40) for i in range(4)]
     places = [Place(f"n{i}", ("slow" if i < 2 else "fast",), gb_per_s=25.0 if i < 2 else 50.0) for i in range(4)]
-    planner = GangPlanner(Fitter(Snapshot.from_nodes(nodes)), domains.build(places, ("leaf",)))
+    planner = GangPlanner(Fitter(Snapshot.from_nodes(nodes)), domains.build_tree(places, ("leaf",)))
     plan = placed(planner, GangRequest.uniform(cards(8), 2))
     assert (plan.domain, plan.ring.gb_per_s) == ("fast", 50.0)
 
@@ -110,7 +110,7 @@ def test_the_faster_network_wins_before_the_score():
 def test_a_place_that_is_not_known_never_beats_a_known_one():
     nodes = [Node(f"n{i}", H100, 64_000, 2**40) for i in range(3)]
     places = [Place("n0"), Place("n1", ("a",), gb_per_s=50.0), Place("n2", ("a",), gb_per_s=50.0)]
-    planner = GangPlanner(Fitter(Snapshot.from_nodes(nodes)), domains.build(places, ("leaf",)))
+    planner = GangPlanner(Fitter(Snapshot.from_nodes(nodes)), domains.build_tree(places, ("leaf",)))
     assert placed(planner, GangRequest.uniform(cards(8), 2)).nodes == ("n1", "n2")
     across = placed(planner, GangRequest.uniform(cards(8), 3))
     assert (across.level, across.ring.gb_per_s) == ("cluster", 0.0), "a ring with an unknown step is unknown"
@@ -121,7 +121,7 @@ def test_one_model_on_two_leaves_is_better_than_two_models_in_one():
     #    H100 A100      A100
     slower = dataclasses.replace(H100, model="A100-SXM4-80GB")
     nodes = [Node(f"n{i}", shape, 64_000, 2**40) for i, shape in enumerate((H100, slower, slower))]
-    tree = domains.build([Place(f"n{i}", (leaf,), gb_per_s=50.0) for i, leaf in enumerate("aab")], ("leaf",))
+    tree = domains.build_tree([Place(f"n{i}", (leaf,), gb_per_s=50.0) for i, leaf in enumerate("aab")], ("leaf",))
     planner = GangPlanner(Fitter(Snapshot.from_nodes(nodes)), tree)
     assert placed(planner, GangRequest.uniform(cards(8), 2)).nodes == ("n1", "n2")
     assert placed(planner, GangRequest.uniform(cards(8), 2, hardware=Hardware.ANY)).nodes == ("n0", "n1")
@@ -132,7 +132,7 @@ def test_one_model_on_two_leaves_is_better_than_two_models_in_one():
 
 def test_nodes_the_tree_does_not_know_are_used_last_and_near_nothing():
     nodes = [Node(f"n{i}", H100, 64_000, 2**40) for i in range(3)]
-    tree = domains.build([Place(f"n{i}", ("a",), gb_per_s=50.0) for i in (1, 2)], ("leaf",))
+    tree = domains.build_tree([Place(f"n{i}", ("a",), gb_per_s=50.0) for i in (1, 2)], ("leaf",))
     planner = GangPlanner(Fitter(Snapshot.from_nodes(nodes)), tree)
     assert placed(planner, GangRequest.uniform(cards(8), 2)).domain == "a"
     assert placed(planner, GangRequest.uniform(cards(8), 3)).nodes == ("n1", "n2", "n0")

@@ -29,7 +29,7 @@ def fleet(*shapes, leaves=2, **node):
     nodes = [Node(f"n{i}", shape, 64_000, 2**40, **node) for i, shape in enumerate(shapes)]
     places = [domains.Place(each.name, (f"leaf-{i // leaves}", "spine"), gb_per_s=50.0) for i, each in enumerate(nodes)]
     made = LiveFleet()
-    made.set_nodes(nodes, domains.build(places, ("leaf", "spine")))
+    made.set_nodes(nodes, domains.build_tree(places, ("leaf", "spine")))
     return made
 
 
@@ -168,7 +168,7 @@ class TestServing:
         ]
         places = [domains.Place(each.name, (f"leaf-{i // 2}", "spine")) for i, each in enumerate(nodes)]
         made = LiveFleet()
-        made.set_nodes(nodes, domains.build(places, ("leaf", "spine")))
+        made.set_nodes(nodes, domains.build_tree(places, ("leaf", "spine")))
         return made
 
     def replicas(self, made, pods, **more):

@@ -221,7 +221,7 @@ def test_a_share_opens_a_whole_card_last_and_then_one_that_breaks_least():
 
 
 def test_slices_come_from_the_card_with_fewest_left():
-    model = catalog.find("A100-SXM4-80GB")
+    model = catalog.find_model("A100-SXM4-80GB")
     assert model.geometry is not None
     cut = tuple(parse_placement(model.geometry, text) for text in ("2g.20gb@0", "2g.20gb@2", "3g.40gb@4"))
     shape = dataclasses.replace(A100, geometry=model.geometry)

@@ -39,7 +39,7 @@ def ledger() -> Ledger:
     ledger = Ledger()
     nodes = small_fleet.nodes(4)
     places = [domains.Place(node.name, (node.labels[small_fleet.LEAF],)) for node in nodes]
-    ledger.fleet.set_nodes(nodes, domains.build(places, ("leaf",)))
+    ledger.fleet.set_nodes(nodes, domains.build_tree(places, ("leaf",)))
     return ledger
 
 

@@ -51,7 +51,7 @@ def test_all_thirteen_models_are_known():
 def test_every_layout_of_every_model_is_legal(geometry):
     atlas = widest(geometry)
     for state in range(len(atlas)):
-        assert mig.problems(geometry, atlas.layout(state)) == []
+        assert mig.find_problems(geometry, atlas.layout(state)) == []
 
 
 @pytest.mark.parametrize("geometry", [named(g) for g in GEOMETRIES if g is A100 or g.compute == 4])
@@ -60,7 +60,7 @@ def test_no_legal_layout_is_missing(geometry):
     atlas = plain(geometry)
     most = max(len(atlas.list_places(state)) for state in range(len(atlas)))
     legal = sum(
-        not mig.problems(geometry, found)
+        not mig.find_problems(geometry, found)
         for size in range(most + 2)
         for found in itertools.combinations(atlas.places, size)
     )
@@ -117,5 +117,5 @@ def test_a_profile_that_was_left_out_is_refused():
 def test_all_media_engines_leave_none_for_plain_neighbours():
     rtx = mig.GEOMETRIES["RTX-PRO-6000"]
     greedy = mig.parse_placement(rtx, "1g.24gb+me.all@0")
-    assert mig.problems(rtx, [greedy, mig.parse_placement(rtx, "1g.24gb-me@3")]) == []
-    assert "lacks its media engines" in mig.problems(rtx, [greedy, mig.parse_placement(rtx, "1g.24gb@3")])[0]
+    assert mig.find_problems(rtx, [greedy, mig.parse_placement(rtx, "1g.24gb-me@3")]) == []
+    assert "lacks its media engines" in mig.find_problems(rtx, [greedy, mig.parse_placement(rtx, "1g.24gb@3")])[0]

@@ -110,7 +110,7 @@ def every_way(card, profile):
                 if wanted in card.spare:
                     if wanted in kept:
                         yield len(card.spare) - size, 0
-                elif wanted not in card.used and not mig.problems(A100, [*card.used, *kept, wanted]):
+                elif wanted not in card.used and not mig.find_problems(A100, [*card.used, *kept, wanted]):
                     yield len(card.spare) - size, 1
 
 

@@ -93,7 +93,7 @@ def test_only_allowed_cards_are_chosen():
 def test_instaslice_614_a_pod_that_asks_two_slices_gets_two():
     found = choose_all(slots.SlotTable(PLAIN), fleet([]), ["1g.10gb", "1g.10gb"])
     assert len(found) == 2
-    assert mig.problems(A100, [slot.placement for slot in found]) == []
+    assert mig.find_problems(A100, [slot.placement for slot in found]) == []
 
 
 def test_several_slices_are_placed_all_or_none():
@@ -111,7 +111,7 @@ def test_a_combination_is_found_where_one_by_one_runs_into_a_corner():
     asked = ["1g.20gb", "2g.20gb", "2g.20gb", "2g.20gb"]
     found = choose_all(table, fleet([], atlas=atlas), asked)
     assert [slot.placement.profile.name for slot in found] == asked
-    assert mig.problems(A100, [slot.placement for slot in found]) == []
+    assert mig.find_problems(A100, [slot.placement for slot in found]) == []
 
 
 def test_the_forecast_decides_what_is_spared():

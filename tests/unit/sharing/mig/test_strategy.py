@@ -53,7 +53,7 @@ def test_the_seed_document_drawing_is_not_cut():
     cut = strategy.plan_uncut(A100, 1, {"1g.10gb": 0.75, "2g.20gb": 0.25})
     assert cut.wanted == {"1g.10gb": 6, "2g.20gb": 1}
     assert cut.counts == {"1g.10gb": 5, "2g.20gb": 1}
-    assert mig.problems(A100, cut.gpus[0].layout) == []
+    assert mig.find_problems(A100, cut.gpus[0].layout) == []
 
 
 def test_halves_fill_the_card():
@@ -153,7 +153,7 @@ def test_every_pair_of_profiles_gives_legal_layouts_and_exact_sums(geometry):
         shares = {first: 0.5, second: 0.3}
         cut = strategy.plan_uncut(geometry, 5, shares)
         for card in cut.gpus:
-            assert mig.problems(geometry, card.layout) == []
+            assert mig.find_problems(geometry, card.layout) == []
         for name, n in cut.wanted.items():
             assert cut.counts.get(name, 0) + cut.short.get(name, 0) == n
             # Largest remainder: never a whole instance away from the share.

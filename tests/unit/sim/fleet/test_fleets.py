@@ -8,7 +8,7 @@ from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.fleet.snapshot import Snapshot
 from kgwe.sim.fleet import fleets
 
-LISTED = inventory.expand(models.load("mixed"), 128)
+LISTED = inventory.expand_fleet(models.load("mixed"), 128)
 
 
 def test_nodes_of_one_machine_share_one_shape():

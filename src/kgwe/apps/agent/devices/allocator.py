@@ -246,7 +246,7 @@ def _refuse_held(wanted: frozenset[str], listed: Iterable[PodDevices] | None) ->
     """
     for pod in listed or ():
         held = {each for container in pod.containers for _, ids in container.devices for each in ids}
-        if taken := [each for each in wanted if any(holdings.conflict(each, other) for other in held)]:
+        if taken := [each for each in wanted if any(holdings.devices_conflict(each, other) for other in held)]:
             raise errors.Conflict(f"{_listed(taken)}: held by {pod.key}")
 
 

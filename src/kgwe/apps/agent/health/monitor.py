@@ -20,7 +20,16 @@ from kgwe.apps.agent.health import status as health_status
 from kgwe.model.gpu.driver_data import Reading
 from kgwe.model.health import reliability
 from kgwe.model.health import transitions as watching
-from kgwe.model.health.health import DEFAULTS, STATES, HealthState, Incident, Policy, Verdict, Watch, verdict
+from kgwe.model.health.health import (
+    DEFAULTS,
+    STATES,
+    HealthAssessment,
+    HealthState,
+    Incident,
+    Policy,
+    Watch,
+    assess_health,
+)
 from kgwe.model.health.xids import look_up
 
 if TYPE_CHECKING:
@@ -39,8 +48,8 @@ class Change(NamedTuple):
     """A change of a GPU's state or of its reason."""
 
     uuid: str
-    before: Verdict
-    now: Verdict
+    before: HealthAssessment
+    now: HealthAssessment
 
 
 class HealthMonitor:
@@ -80,7 +89,7 @@ class HealthMonitor:
             return
         self._is_restored = True
         now_s = self._wall()
-        self._own = health_status.restore_node_record(status, now_s).charged(self._own.demerits, now_s)
+        self._own = health_status.restore_node_record(status, now_s).charge(self._own.demerits, now_s)
         self._own_incidents = (*health_status.restore_node_incidents(status, now_s), *self._own_incidents)
         if status.reliability is not None:
             self._told[""] = status.reliability.score
@@ -138,7 +147,7 @@ class HealthMonitor:
 
     def _record_node_incident(self, event: Event, now_s: float) -> None:
         xid = look_up(event.xid)
-        self._own = self._own.charged(watching.WEIGHTS[xid.xid_class], now_s)
+        self._own = self._own.charge(watching.WEIGHTS[xid.xid_class], now_s)
         new = Incident(now_s, xid.reason, event.xid, seen_s=now_s)
         self._own_incidents = (*self._own_incidents, new)[-self._policy.incidents_most :]
 
@@ -166,7 +175,7 @@ class HealthMonitor:
             after = self.watches[uuid] = step(before)
             if after is before:
                 continue
-            was, now = verdict(before), verdict(after)
+            was, now = assess_health(before), assess_health(after)
             if (was.state, was.reason, was.last_xid) != (now.state, now.reason, now.last_xid):
                 changes.append(Change(uuid, was, now))
         if changes:

@@ -24,7 +24,7 @@ from kgwe.kube.api import resources, timestamp
 from kgwe.kube.api.resources import Resource
 from kgwe.kube.client import client as kube_client
 from kgwe.kube.client.events import Event, EventRecorder
-from kgwe.model.health.health import HealthState, is_in_service, verdict
+from kgwe.model.health.health import HealthState, assess_health, is_in_service
 from kgwe.model.units import backoff
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class DesiredCondition(NamedTuple):
 
 def decide_condition(health: HealthMonitor) -> DesiredCondition:
     """Return the condition that follows from the state of the GPUs."""
-    found = {uuid: verdict(watch) for uuid, watch in health.watches.items()}
+    found = {uuid: assess_health(watch) for uuid, watch in health.watches.items()}
     out = {uuid: each for uuid, each in found.items() if not is_in_service(each.state)}
     if out:
         listed = [f"{uuid} {each.reason} ({each.message})" for uuid, each in sorted(out.items())[:_NAMED]]

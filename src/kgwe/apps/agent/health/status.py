@@ -21,7 +21,7 @@ from kgwe.model.health.health import (
     Policy,
     Trouble,
     Watch,
-    verdict,
+    assess_health,
 )
 from kgwe.model.health.reliability import CLEAN, Record
 from kgwe.model.health.xids import Action
@@ -37,7 +37,7 @@ _MOST_INCIDENTS: Final = 32
 
 
 def encode_health(watch: Watch) -> gpunode.GPUHealth:
-    found = verdict(watch)
+    found = assess_health(watch)
     return gpunode.GPUHealth(
         state=found.state,
         reason=found.reason,

@@ -179,7 +179,7 @@ def _compute_weights(product: str, layout: tuple[tuple[str, int], ...]) -> tuple
     unknown.
     """
     try:
-        geometry = catalog.find(product).geometry
+        geometry = catalog.find_model(product).geometry
         if geometry is None:
             return None
         placements = [mig.Placement(geometry.profile(name), start) for name, start in layout]

@@ -349,7 +349,7 @@ class MigReconfigurer:
 
 
 def _find_geometry(device: Device) -> mig.Geometry:
-    geometry = catalog.find(device.product).geometry
+    geometry = catalog.find_model(device.product).geometry
     if geometry is None or not device.mig.is_capable:
         raise errors.Permanent(f"{device.product} does not support MIG")
     return geometry

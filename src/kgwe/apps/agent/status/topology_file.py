@@ -33,8 +33,8 @@ class TopologyFile:
             return machine
         try:
             text = Path(self._path).read_text(encoding="utf-8")
-            described = machine_text.parse(text, model=_model(machine))
-            completed = fallback_wiring.complete(machine, described)
+            described = machine_text.parse_machine(text, model=_model(machine))
+            completed = fallback_wiring.complete_wiring(machine, described)
         except (OSError, UnicodeDecodeError, errors.KgweError) as exc:
             reason = exc.strerror if isinstance(exc, OSError) else str(exc)
             self._problems[_KEY] = f"{self._path}: {reason}"
@@ -45,6 +45,6 @@ class TopologyFile:
 
 def _model(machine: Machine) -> catalog.GpuModel | None:
     try:
-        return catalog.find(machine.devices[0].product)
+        return catalog.find_model(machine.devices[0].product)
     except errors.Permanent:
         return None

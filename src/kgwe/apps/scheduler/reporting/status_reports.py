@@ -176,7 +176,7 @@ def count_domains(state: ClusterState) -> dict[str, tuple[int, int, int]]:
     cards = np.array([node.shape.gpu_count for node in snapshot.nodes], np.int64)[order]
     free = np.bitwise_count(snapshot.free).astype(np.int64)[order]
     found: dict[str, tuple[int, int, int]] = {}
-    for names, sums in _list_levels(tree.nvlink_names, tree.nvlink_sums, tree.levels):
+    for names, sums in _list_levels(tree.nvlink_names, tree.sum_by_nvlink_domain, tree.levels):
         rows = zip(names, *(sums(each).tolist() for each in (ones, cards, free)), strict=True)
         found |= {name: (nodes, gpus, unused) for name, nodes, gpus, unused in rows if name}
     return found
