@@ -1,6 +1,6 @@
-"""Errors in planning: counted by stage, logged with the work they concern, and reported by /readyz when passes fail.
+"""Errors in planning: counted by stage, logged with the workload, and reported by /readyz if passes fail.
 
-An error that concerns one work is isolated where it happens and only counted here. A pass that fails as a whole, again
+An error of one workload is isolated where it happens and only counted here. A pass that fails as a whole, again
 and again, means that nothing is planned: the replica is then not ready, and says why.
 """
 

@@ -1,4 +1,4 @@
-"""What must hold before a replica campaigns for the Lease: a leader that cannot work keeps others from leading."""
+"""Checks before a replica campaigns for the Lease: a leader that cannot work would keep others from leading."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from kgwe.kube.client.client import KubeClient
 
 _OUR_GROUPS: Final = (resources.GPU_WORKLOAD.group, resources.WARP_GPU_WORKLOAD.group)
-# A replica that is stopping lets go of the port within this time.
+# A replica that is stopping releases the port within this time.
 _TRIES: Final = 50
 _PAUSE_S: Final = 0.1
 
 
 async def check_kinds(client: KubeClient, kinds: Iterable[Resource[Any]]) -> None:
-    """Permanent when the API server does not serve a kind of ours."""
+    """Permanent if the API server does not serve a kind of KGWE."""
     ours = [kind for kind in kinds if kind.group in _OUR_GROUPS]
     found = set(await dialects.find_served(client, ours))
     missing = [f"{kind.plural}.{kind.group}" for kind in ours if kind not in found]
@@ -57,7 +57,7 @@ class ExtenderPort:
             ) from exc
 
     async def take_port(self) -> socket.socket:
-        """The port, for the leader; it may have to wait for the leader before it to let go. PortTaken: it is used."""
+        """Bind the port for the leader, after the leader before has released it; PortTaken: it stays in use."""
         for _ in range(_TRIES - 1):
             try:
                 return http.bind(self.address)

@@ -45,7 +45,7 @@ class SigningKeys:
     def __init__(
         self, client: KubeClient, signer: Signer, namespace: str, *, on_change: Callable[[], None] = lambda: None
     ) -> None:
-        """`on_change`: hears that keys were replaced; signatures that were not valid before may be now."""
+        """`on_change`: called when keys were replaced; signatures that were not valid before may be now."""
         self._client = client
         self._signer = signer
         self._namespace = namespace

@@ -1,4 +1,4 @@
-"""Changes of the cluster that others subscribe to: the leader's loop, and the parts of the cluster state itself."""
+"""Announces changes of the cluster to subscribers: the leader, and parts of the cluster state itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ignore(*_: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClusterListener:
-    """What one subscriber wants to be called for."""
+    """The calls that one subscriber gets."""
 
     #: a workload was added, or its object changed
     workload_changed: Callable[[Key], None] = ignore

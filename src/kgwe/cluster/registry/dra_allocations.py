@@ -106,7 +106,7 @@ class DraAllocations:
     def _hold_devices(self, claim: ResourceClaim) -> None:
         places = self._find_devices(claim)
         if len(places) != 1:
-            # Of no node that we know, or of several, which this driver never gives to one claim.
+            # Its node is unknown, or there are several, which this driver never allocates to one claim.
             self._drop_devices(claim.metadata.uid)
             return
         ((node, mine),) = places.items()
@@ -129,7 +129,7 @@ class DraAllocations:
         self._ledger.drop_devices(device_claim_text(uid))
 
     def _find_devices(self, claim: ResourceClaim) -> dict[str, DeviceSet]:
-        """Node -> the cards and slices that the claim was given there."""
+        """Node -> the GPUs and slices that are allocated to the claim there."""
         found: dict[str, DeviceSet] = {}
         reader = self._reader
         for device in claim.gpus:

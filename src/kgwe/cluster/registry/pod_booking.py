@@ -86,7 +86,7 @@ class PodBooking:
             ledger = self._fleet_state.ledger
             ledger.set_pod(meta.uid, pod.spec.nodeName, wanted, self.seat_of(pod), given=given, observed=held)
         except errors.Permanent as exc:
-            # Never seen from a real API server. A guess of its size would be worse than this message.
+            # Never seen from a real API server. To guess the size of the pod would be worse than to leave it out.
             log.warning("pod_request_unreadable", pod=meta.key, error=str(exc))
         except Exception as exc:
             log.exception("pod_not_counted", pod=meta.key)

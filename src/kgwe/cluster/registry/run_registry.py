@@ -202,8 +202,8 @@ class RunRegistry:
     def _occupied_seats(self, run: Run) -> tuple[set[int], set[int]]:
         """Seats of a scaled-down run that bound pods have, and seats that its other pods were created for.
 
-        A user may create pods that name the Job as their owner. Such a pod keeps a seat beyond the scale of the run
-        only if it is bound and takes the GPUs of the seat: then they count against the quota of its namespace.
+        A pod keeps a seat beyond the scale of the run only if it is bound and takes the GPUs of the seat: then they
+        count against the quota of its namespace.
         """
         occupied: set[int] = set()
         expected: set[int] = set()
@@ -238,7 +238,7 @@ class RunRegistry:
         }
 
     def _has_bound(self, run: Run) -> bool:
-        """Whether pods of the run are bound: its plan was carried out, and recovery deals with its losses."""
+        """Whether pods of the run are bound: its plan was executed, and recovery handles its losses."""
         return any(pod.spec.nodeName and self._booking.seat_of(pod) for pod in self._pods.of_run(run).values())
 
     def move_seats(self, uid: str, seats: tuple[PlannedSeat, ...] | None, details: Details | None = None) -> None:

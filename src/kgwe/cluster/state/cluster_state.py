@@ -1,7 +1,7 @@
 """What KGWE knows of a cluster: builds the registries, connects them, and says which kind feeds which handler.
 
 Informers feed it and nothing else. Every replica keeps it up to date, leader or not, so that a new leader knows the
-cluster at once. Subscribe to `announcer` to hear of changes.
+cluster at once. Subscribers of `announcer` are called for changes.
 """
 
 from __future__ import annotations
@@ -283,6 +283,6 @@ class ClusterState:
         return self.run_table.is_external(pod)
 
     def is_early(self, pod: core.Pod) -> bool:
-        """Whether a pod of a workload is seen before its Job: the watches of pods and Jobs are two."""
+        """Whether the watch of pods shows a pod of a workload before the watch of Jobs shows its Job."""
         workload = self.find_workload(pod.metadata.labels.get(metadata_keys.UID_LABEL, ""))
         return workload is not None and workload.meta.namespace == pod.metadata.namespace and self.run_of(pod) is None

@@ -1,4 +1,4 @@
-"""Answers for every owner what it is, how it is called, which pods it has, and where its Events go."""
+"""Looks up owners: their type, name and pods, and the object for their Events."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OwnerDirectory:
         self._gang_table = gang_table
 
     def resolve(self, text: str) -> Owner:
-        """What the owner is; a uid that no workload has is taken for a pod's."""
+        """The type of the owner; a uid of no workload counts as that of a pod."""
         text = requester_of(text)
         gang = parse_gang(text)
         if gang is not None:
@@ -83,7 +83,7 @@ class OwnerDirectory:
         return namespace if slash else ""
 
     def title(self, text: str) -> str:
-        """The owner for people: its kind, namespace and name; its text if it is not known."""
+        """The owner for users: its kind, namespace and name; its text if it is not known."""
         key = self.key(text)
         return f"{_KINDS[type(self.resolve(text))]} {key}" if "/" in key else key
 

@@ -77,7 +77,7 @@ def find_unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mappi
             PLACE_LOST, f"annotation {placement_annotations.PLAN_ANNOTATION} missing or invalid; re-planning"
         )
     if lost := _find_lost_nodes(state, workload, run):
-        # The next plan sees for itself what these nodes have, and may use them again as soon as they can.
+        # The next plan may use these nodes again as soon as they have room.
         return Unplaced(
             PLACE_LOST,
             f"planned nodes no longer usable: {list_names(sorted(lost))} (deleted, cordoned, or too few free GPUs)",

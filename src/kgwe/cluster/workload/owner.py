@@ -1,6 +1,6 @@
 """Owners of seats and reservations, and the text under which the ledger, the planner and annotations know them.
 
-The text is the only encoding: written here, read here. Code that needs to know what an owner is asks for the type.
+Only this module writes and parses the text. Other code uses the types.
 
     WorkloadOwner       <uid>                          seats of a workload
     PodOwner            <uid>                          a plain pod

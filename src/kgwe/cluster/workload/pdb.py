@@ -1,6 +1,6 @@
-"""Disruption budgets as plans see them: which one a piece of work counts against, and how much each still allows.
+"""Disruption budgets for planning: which budget covers a workload, and how many pods each still allows to stop.
 
-The API server has the last word when a pod is evicted. This keeps plans from counting on what it would refuse.
+The API server decides when a pod is evicted. This keeps plans from relying on evictions that it would refuse.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DisruptionBudgets:
-    """The budgets of one moment; asked for work after work."""
+    """The budgets at one moment."""
 
     def __init__(self, known: Mapping[str, PodDisruptionBudget]) -> None:
         self._known = known
@@ -34,7 +34,7 @@ class DisruptionBudgets:
         ]
 
     def budget_of_all(self, pods: Iterable[core.Pod]) -> str | None:
-        """What the pods count against together, empty when against nothing; None: they cannot be evicted at all.
+        """The budget that covers the pods together; empty: none. None: they cannot be evicted.
 
         The API server evicts no pod that two budgets cover.
         """
@@ -52,6 +52,6 @@ class DisruptionBudgets:
 
     def _allowed_disruptions(self, key: str) -> int:
         budget = self._known[key]
-        # One that the controller has not looked at since it was changed allows nothing yet.
+        # A budget that its controller has not processed since the last change allows nothing yet.
         is_current = budget.status.observedGeneration >= budget.metadata.generation
         return budget.status.disruptionsAllowed if is_current else 0

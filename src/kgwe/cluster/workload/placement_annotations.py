@@ -1,7 +1,7 @@
-"""From a plan to its pods: which pod has which seat, and how a pod is held to it.
+"""Annotations of pods: the seat of a pod, its devices, and the node that it is pinned to.
 
-A plan is stored as one line of text (`plantext`). A pod knows its seat by its completion index, or by the annotation it
-gets with its place.
+A plan is stored as one line of text (`plan_text`). The seat of a pod follows from its completion index, or from the
+annotation that it gets with its place.
 
 Anyone who may edit the object may edit its annotations: a text that KGWE would not write is ignored.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: gate of pods that wait for their seat
 GATE: Final = PLAN_GATE
 PLAN_ANNOTATION: Final = "kgwe.nvidia.io/plan"
-#: what the Job controller numbers the pods of an Indexed Job with
+#: set by the Job controller: the index of a pod of an Indexed Job
 INDEX_ANNOTATION: Final = "batch.kubernetes.io/job-completion-index"
 #: owner/number of a pod's seat
 SEAT_ANNOTATION: Final = "kgwe.nvidia.io/seat"
@@ -33,9 +33,9 @@ SEAT_ANNOTATION: Final = "kgwe.nvidia.io/seat"
 SEATED_LABEL: Final = "kgwe.nvidia.io/seated"
 CARDS_ANNOTATION: Final = assignment.CARDS_ANNOTATION
 SLICES_ANNOTATION: Final = assignment.SLICES_ANNOTATION
-#: proves that KGWE wrote the decision beside it (`signing`)
+#: proves that KGWE wrote the decision (`signatures`)
 SIGNATURE_ANNOTATION: Final = "kgwe.nvidia.io/signature"
-# Of any number that we write.
+# Digits of the largest number that KGWE writes.
 _DIGITS: Final = 9
 
 encode = plan_text.encode
@@ -43,12 +43,12 @@ decode = plan_text.decode
 
 
 def device_annotations(place: Holding | Seat) -> dict[str, str]:
-    """The annotations that tell a pod's node which cards and slices were planned for it."""
+    """The annotations with the GPUs and slices that were planned for a pod."""
     return assignment.format_annotations(DeviceSet(place.gpus, place.slices))
 
 
 def pin_to_node(spec: dict[str, Any], node: str) -> None:
-    """Require `node` besides whatever affinity the pod has: terms are alternatives, so each gets it."""
+    """Require `node` in addition to the affinity of the pod: terms are alternatives, so each gets it."""
     affinity = spec["affinity"] = dict(spec.get("affinity") or {})
     node_affinity = affinity["nodeAffinity"] = dict(affinity.get("nodeAffinity") or {})
     required = dict(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {})

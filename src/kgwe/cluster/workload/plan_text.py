@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: bytes of a stored plan. Kubernetes allows 256 KiB of annotations on one object; the rest is for the reasons of the
 #: plan, notes of recovery and the annotations of other tools.
 MOST_BYTES: Final = 208 * 1024
-#: bytes of a plan when the work starts: recovery moves pods to nodes outside the ranges, which makes the text longer
+#: bytes of a plan at the start: recovery moves pods to nodes outside the ranges, which makes the text longer
 MOST_BYTES_AT_START: Final = 176 * 1024
 # Older schedulers read version 1 only, and had no larger plans.
 _FIRST_VERSION_SEATS: Final = 64

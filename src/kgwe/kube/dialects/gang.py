@@ -42,11 +42,11 @@ class Gang:
     """(role, index) of pods that do not exist yet -> rank."""
 
     def rank_of(self, late: Membership) -> int | None:
-        """The rank that was planned for a pod that came later; None: none was."""
+        """The rank that was planned for a pod that was created later; None: there is none."""
         return None if late.index is None else self.expected.get((late.role, late.index))
 
     def assign_pods(self, plan: GangPlan) -> Iterator[tuple[core.Pod, Seat]]:
-        """Who sits where. An elastic gang may have got fewer seats: the last pods of a role stay without one."""
+        """Each pod with its seat. An elastic gang may have fewer seats than pods: the last pods of a role get none."""
         start: dict[str, int] = {}
         taken = 0
         for role in self.request.roles:
@@ -58,7 +58,7 @@ class Gang:
                 yield pod, seat
 
     def requests_to_try(self, tree: Tree) -> Iterator[GangRequest]:
-        """What to plan, until one plan succeeds: inside the domain it prefers, if there is one, then anywhere."""
+        """Requests in the order to try them: inside the preferred domain, if there is one, then anywhere."""
         nodes = _nodes_of(tree, self.preferred_domain)
         if nodes:
             yield dataclasses.replace(
@@ -99,14 +99,16 @@ def _limit_to_nodes(request: Request, nodes: tuple[str, ...]) -> Request:
 def gang_request(
     members: Members, request_of: Callable[[core.Pod], Request], found: Presence | None = None
 ) -> Gang | Problem:
-    """All pods of one gang, as one request. `members` are all of its pods, also those that run already; `found`: what
-    a look at them gave, if there was one."""
+    """All pods of one gang, as one request.
+
+    `members`: all its pods, running ones included; `found`: their presence, if the caller has determined it.
+    """
     try:
         return _build_gang(members, request_of, found or presence.count_members(members))
     except Unreadable as exc:
         return exc.problem
     except errors.Permanent as exc:
-        # What the gang asks for cannot be, or a pod's own amounts cannot be read.
+        # The request is impossible, or the requests of a pod cannot be read.
         return Problem(str(exc))
 
 
@@ -173,7 +175,7 @@ def _check_count(key: Key, alive: int, size: Size, lacking: int) -> None:
 
 
 def _common_value(key: Key, what: str, said: list[Any]) -> Any:
-    """The one value that all give who give any."""
+    """The value that all members which set one agree on."""
     given = {each for each in said if each}
     if len(given) > 1:
         raise Unreadable(f"pods of gang {key.title} do not agree on its {what}: {', '.join(sorted(map(str, given)))}")
@@ -181,7 +183,7 @@ def _common_value(key: Key, what: str, said: list[Any]) -> Any:
 
 
 def _required_level(key: Key, found: list[parts.Part], required: str) -> str:
-    """The level for all. A demand of the only role is one of the gang, and so is one of roles that share a domain."""
+    """The required level of the gang: its own, that of its only role, or that of roles which share a domain."""
     if any(part.together and part.whole for part in found):
         shared = {(part.together, part.whole) for part in found}
         if len(shared) > 1:
@@ -195,7 +197,7 @@ def _required_level(key: Key, found: list[parts.Part], required: str) -> str:
     if alike and not required:
         required = next(iter(found[0].whole), "")
     for part in found:
-        # What the gang holds, its roles hold.
+        # Roles need not repeat what the whole gang requires.
         part.segments = tuple(segment for segment in part.segments if segment != Segment(ALL, required))
     return required
 
@@ -211,7 +213,7 @@ def _choose_hardware(key: Key, wishes: list[TopologyRequest]) -> Hardware:
 
 
 def _most_frequent(said: list[str]) -> str:
-    """What most of those want who want any; of equally many the first by name."""
+    """The most frequent value that is set; in a tie, the first by name."""
     counts = collections.Counter(each for each in said if each)
     return min(counts, key=lambda each: (-counts[each], each), default="")
 

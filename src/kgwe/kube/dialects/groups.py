@@ -1,4 +1,4 @@
-"""The objects a membership is read from: caches of whatever the cluster serves, looked up by name.
+"""Objects that memberships are read from, looked up by name in the caches of the watched kinds.
 
 A store is an informer's or any mapping from `namespace/name` to the object, as its slim struct or as plain JSON.
 """
@@ -24,7 +24,7 @@ _HIGHEST: Final = 4
 
 
 class Groups:
-    """All group objects of a cluster, and what it calls its levels."""
+    """All group objects of a cluster, and the names of its levels."""
 
     def __init__(self, levels: Levels, stores: Mapping[Resource[Any], Mapping[str, Any]]) -> None:
         self.levels = levels
@@ -41,7 +41,7 @@ class Groups:
         return None
 
     def get(self, namespace: str, name: str, *kinds: Resource[Any]) -> Any:
-        """As `find`; what is not there is waited for."""
+        """As `find`; the gang waits for an object that does not exist."""
         found = self.find(namespace, name, *kinds)
         if found is None:
             kind = kinds[0]
@@ -71,7 +71,7 @@ class Groups:
         if kind is None:
             return None
         found = self.find(namespace, reference.name, kind)
-        # One of the same name that was created since is not the owner.
+        # An object of the same name with another uid is not the owner.
         return None if found is None or found.metadata.uid != reference.uid else (kind, found)
 
 

@@ -84,7 +84,7 @@ class _Discovery(msgspec.Struct):
 
 
 async def find_served(client: KubeClient, kinds: Iterable[Resource[Any]] = KINDS) -> tuple[Resource[Any], ...]:
-    """Those of the kinds that this API server has, each in one version."""
+    """The kinds that this API server serves, each in one version."""
     plurals: dict[str, frozenset[str]] = {}
     found: dict[tuple[str, str], Resource[Any]] = {}
     for kind in kinds:

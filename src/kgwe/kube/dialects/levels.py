@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kgwe.model.network.domain_labels import Labels
 
 _HOST_NAME: Final = "kubernetes.io/hostname"
-# What some clouds call the levels that TopologyDomain objects speak of.
+# Names of some clouds for the levels of TopologyDomain objects.
 _ALSO: Final = {"block": "spine", "island": "core"}
 
 

@@ -1,4 +1,4 @@
-"""Which pods of a gang are there, which have their nodes, which are done, and how many must still come."""
+"""Which pods of a gang exist, have nodes or are done, and how many are missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Presence:
-    """The pods of a gang that count. Failed ones, those being deleted and those held back by others do not."""
+    """The pods of a gang that count: not failed, not being deleted, and without a foreign scheduling gate."""
 
     waiting: list[tuple[core.Pod, Membership]]
     placed: list[tuple[core.Pod, Membership]]
@@ -29,17 +29,17 @@ class Presence:
 
     @property
     def speaking(self) -> list[tuple[core.Pod, Membership]]:
-        """Whose word counts: what was read from pods that have their nodes may be of long ago."""
+        """The members whose annotations count: those of bound pods may be outdated."""
         return self.waiting or self.placed
 
     @property
     def started(self) -> collections.Counter[str]:
-        """Role -> pods that need no place any more."""
+        """Role -> number of pods that need no place any more."""
         return collections.Counter(member.role for _, member in self.placed) + self.done
 
     @property
     def all(self) -> collections.Counter[str]:
-        """Role -> pods, those included that cannot come before others have their nodes."""
+        """Role -> number of pods, with those that are created only after others have nodes."""
         counts = self.started
         for _, member in self.waiting:
             counts[member.role] += 1
@@ -60,7 +60,7 @@ def count_members(members: Members) -> Presence:
 
 
 def count_missing(members: Members, found: Presence | None = None) -> int:
-    """How many pods must still come before the gang may be placed; before that it holds nothing."""
+    """How many pods are missing before the gang may be placed; until then it reserves nothing."""
     found = count_members(members) if found is None else found
     counts, speaking = found.all, found.speaking or members
     least = max((member.size.least for _, member in speaking if member.size is not None), default=0)
@@ -71,7 +71,7 @@ def count_missing(members: Members, found: Presence | None = None) -> int:
 
 
 def plain_size(members: Members) -> Size | None:
-    """What all say, where every further pod that says the same is one fewer that is missing; None: it is not so."""
+    """The size that all pods declare, if each further pod reduces the missing by one; None: otherwise."""
     size = members[0][1].size
     plain = all(says_size_only(member) and member.size == size for _, member in members)
     return size if plain else None
@@ -93,7 +93,7 @@ def read_roles(members: Members) -> dict[str, int]:
 
 
 def is_present(pod: core.Pod) -> bool:
-    """Whether it is there. Failed ones, those being deleted and those held back by others are not."""
+    """Whether the pod counts: not failed, not being deleted, and without a foreign scheduling gate."""
     if pod.metadata.deletionTimestamp is not None or pod.status.phase == "Failed":
         return False
     # Our own gate holds a pod back until its gang has a plan.
@@ -101,7 +101,7 @@ def is_present(pod: core.Pod) -> bool:
 
 
 def _count_done(alive: Members, succeeded: Members) -> collections.Counter[str]:
-    """What owners and pods tell.
+    """Role -> number of pods that are done, from owners and pods.
 
     Pods of a Job that are done may be out of sight; the Job counts them. Those of an owner that has no other pods are
     of an earlier run.

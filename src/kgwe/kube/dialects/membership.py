@@ -1,4 +1,4 @@
-"""What a pod says about the gang it belongs to, in whichever dialect it says it."""
+"""What a pod declares about the gang it belongs to, in any dialect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Key(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The name for people, the same in every dialect."""
+        """The name for users, the same in every dialect."""
         return f"{self.namespace}/{self.name}"
 
 

@@ -1,4 +1,4 @@
-"""All dialects, and from a pod to its gang: the first dialect the pod uses decides the group.
+"""All dialects, and the gang of a pod: the first dialect that the pod uses decides.
 
 A new dialect is a module with a `Dialect`, which declares its keys, and a line in `DIALECTS`.
 """
@@ -34,7 +34,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     own.SINGLE,
 )
 
-# Most pods use no dialect, which their keys show at once. Ours count one by one: most of them are not about gangs.
+# Most pods use no dialect, which their keys show at once. Of our own keys, only some are about gangs.
 _KEYS: Final = requests.KEYS.union(*(dialect.keys for dialect in DIALECTS))
 _IN_SPEC: Final = tuple(dialect.in_spec for dialect in DIALECTS if dialect.in_spec is not None)
 

@@ -33,14 +33,14 @@ SEED: Final = "topology.scheduler/"
 
 _KUEUE_DOMAIN, _KAI_DOMAIN, _SEED_DOMAIN = map(values.domain_of, (KUEUE, KAI, SEED))
 
-#: makes a pod one of a gang: its name, or "true" where the pods of one owner are one
+#: makes a pod a member of a gang: its name, or "true" if the pods of one owner are a gang
 GANG: Final = OWN + "gang"
 #: whether the nodes of its pods are of one CPU architecture and one GPU model
 HARDWARE: Final = OWN + "hardware"
 _OWN_KEYS: Final = (OWN + "topology-required", OWN + "topology-preferred", OWN + "segment")
-#: ours that make a pod speak of gangs; others mean something only beside them
+#: our keys that make a pod a member of a gang; others have a meaning only beside them
 OWN_KEYS: Final = frozenset((GANG, *_OWN_KEYS))
-#: what keys begin with, up to the slash, that may wish something
+#: prefixes of keys that may be topology requests
 DOMAINS: Final = frozenset((_KUEUE_DOMAIN, _KAI_DOMAIN, _SEED_DOMAIN))
 #: both
 KEYS: Final = OWN_KEYS | DOMAINS
@@ -73,7 +73,7 @@ _STRATEGIES: Final = {
 
 
 def has_requests(pod: core.Pod, groups: Groups) -> bool:
-    """Whether the pod, or for what may stand there its owner, wishes anything."""
+    """Whether the pod or its owner has topology requests."""
     ask = read_annotations(pod, groups)
     if any(pod.metadata.annotations.get(key) for key in (*_KUEUE_KEYS, *_KAI_SEGMENT_KEYS)):
         return True
@@ -81,7 +81,7 @@ def has_requests(pod: core.Pod, groups: Groups) -> bool:
 
 
 def read_requests(pod: core.Pod, groups: Groups, group: TopologyRequest, spoken: AbstractSet[str]) -> TopologyRequest:
-    """All that is wished for the pod, with what its group object says; `spoken`: domains of keys that are there."""
+    """All topology requests for the pod, its group object included; `spoken`: prefixes of the keys that it has."""
     ask = read_annotations(pod, groups)
     others = [(group, "its group")]
     if _KUEUE_DOMAIN in spoken:
@@ -94,7 +94,7 @@ def read_requests(pod: core.Pod, groups: Groups, group: TopologyRequest, spoken:
 
 
 def read_annotations(pod: core.Pod, groups: Groups) -> Said:
-    """Annotations of the pod, where a label may say the same, else of its owners, the nearest first."""
+    """Reads an annotation or label of the pod, else of its owners, the nearest first."""
     labels, *chain = (pod.metadata.labels, pod.metadata.annotations)
     chain += [owner.metadata.annotations for _, owner in groups.owners(pod)]
 
@@ -136,9 +136,9 @@ def _own_segments(text: str, levels: Levels) -> tuple[Segment, ...]:
 
 
 def _read_kueue(pod: core.Pod, levels: Levels) -> TopologyRequest:
-    """Kueue speaks of pod sets, which are roles here; only a pod set group speaks of more.
+    """Requests of Kueue. Its pod sets are roles here; only a pod set group covers several.
 
-    Where Kueue itself has placed the pod, its node selector holds what was wished.
+    Where Kueue itself has placed the pod, the node selector already fulfils the request.
     """
     said, pinned = pod.metadata.annotations, pod.spec.nodeSelector
 
@@ -243,12 +243,12 @@ def _combine_requests(wishes: list[tuple[TopologyRequest, str]]) -> TopologyRequ
 
 
 def _combine_segments(some: tuple[Segment, ...], more: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Segments of two sources hold at once: they nest, or the gang is refused for numbers that do not divide."""
+    """Segments of two sources hold both: they nest, or the gang is refused because the sizes do not divide."""
     return tuple(dict.fromkeys((*some, *more)))
 
 
 def _prefer_own(mine: TopologyRequest, other: TopologyRequest) -> TopologyRequest:
-    """Ours where we say anything; a role that has to be in one place stays there."""
+    """Our own request where it sets a field, else the other; a role that must be in one domain stays so."""
     said = {
         field.name: getattr(mine, field.name)
         for field in dataclasses.fields(TopologyRequest)

@@ -1,4 +1,4 @@
-"""The roles of a gang, made canonical: whatever the dialect called them, equal gangs come out equal.
+"""The roles of a gang in canonical form: equal gangs have equal roles, whatever the dialect calls them.
 
 Pods of one role that ask for different things are different roles. Roles that follow each other and ask for the same
 are one, and equal roles that each lie inside one domain are the segments of one role: eight subgroups of four pods are
@@ -46,7 +46,7 @@ class Part:
 
     @property
     def whole(self) -> tuple[str, ...]:
-        """Levels one domain of which holds all of it."""
+        """Levels of which one domain holds the whole part."""
         return tuple(segment.level for segment in self.segments if segment.size == ALL)
 
     @property
@@ -56,7 +56,7 @@ class Part:
 
 @dataclass(frozen=True)
 class _Entry:
-    """One pod, or one that will come."""
+    """One pod, existing or expected."""
 
     place: tuple[Any, ...]
     role: str
@@ -76,7 +76,7 @@ def split_roles(
     entries = [entry for pod, member in members for entry in _list_entries(pod, member, request_of)]
     entries.sort(key=lambda entry: (order.get(entry.role, len(order)), entry.role, *entry.place))
     parts: dict[tuple[Any, ...], tuple[Part, list[str]]] = {}
-    # Most are like the one before, which is sooner seen than looked up.
+    # Most are like the one before, and to compare is faster than to look up.
     for like, group in itertools.groupby(entries, lambda each: (each.role, each.request, each.segments, each.together)):
         part, blocks = parts.setdefault(like, (Part(*like), []))
         for entry in group:
@@ -106,7 +106,7 @@ def _list_entries(pod: core.Pod, member: Membership, request_of: Callable[[core.
 
 @functools.lru_cache(maxsize=8192)
 def sort_key(text: str) -> tuple[str | int, ...]:
-    """Sorts worker-2 before worker-10. Kept: the pods of a gang are sorted at every look at it."""
+    """Sorts worker-2 before worker-10. Cached, because the pods of a gang are sorted often."""
     return tuple(int(part) if number % 2 else part for number, part in enumerate(_DIGITS.split(text)))
 
 
@@ -121,7 +121,7 @@ def _check_blocks(part: Part, blocks: list[str]) -> None:
 
 
 def _check_whole(parts: list[Part]) -> None:
-    """A role that has to be in one place cannot be promised that when its pods differ. Without a name it is several."""
+    """Refuse a named role that must be in one domain if its pods differ. Without a name, it is several roles."""
     times = collections.Counter(part.role for part in parts)
     for part in parts:
         if part.role and part.whole and times[part.role] > 1:
@@ -135,7 +135,7 @@ def _check_whole(parts: list[Part]) -> None:
 
 
 def set_least(parts: list[Part], needed: int, roles: Mapping[str, int]) -> None:
-    """The fewest pods of each part that make `needed` of all; the largest part gives way first."""
+    """Set the fewest pods of each part so that all have `needed`; the largest part is reduced first."""
     times = collections.Counter(part.role for part in parts)
     spare = sum(len(part.pods) for part in parts) - needed
     for part in sorted(parts, key=lambda part: -len(part.pods)):
@@ -147,7 +147,7 @@ def set_least(parts: list[Part], needed: int, roles: Mapping[str, int]) -> None:
 
 
 def merge_parts(parts: list[Part]) -> list[Part]:
-    """Neighbours that ask for the same become one part."""
+    """Merge neighbouring parts that ask for the same."""
     result: list[Part] = []
     for part in parts:
         if result and (joined := _try_join(result[-1], part)) is not None:
@@ -178,7 +178,7 @@ def _try_join(a: Part, b: Part) -> Part | None:
 
 
 def as_roles(parts: list[Part]) -> tuple[Role, ...]:
-    """Names are those of the dialect where there are several, and made unique."""
+    """The parts as roles. If there are several, they have the names of the dialect, made unique."""
     names: collections.Counter[str] = collections.Counter()
     result = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""Values of labels and annotations: read whole, or refused with what would have been right."""
+"""Values of labels and annotations: read completely, or refused with what would be valid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INDEX_KEYS: Final = (
     "leaderworkerset.sigs.k8s.io/worker-index",
 )
 
-# More pods than any cluster has; what is beyond it is a slip of the pen.
+# More pods than any cluster has: a larger number is a typing error.
 _MOST: Final = 10**6
 _RATE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<prefix>[MGT])(?P<unit>b|B|bit|byte)?(?:ps|/s)?", re.ASCII)
 _GIGA: Final = {"M": 1e-3, "G": 1.0, "T": 1e3}
@@ -29,7 +29,7 @@ _BITS_PER_BYTE: Final = 8
 
 
 def read_number(text: str, source: str, *, least: int = 1) -> int:
-    """A whole number as a person or a controller writes it."""
+    """Parse a whole number."""
     digits = text.strip()
     if digits.isascii() and digits.isdecimal() and least <= int(digits[:8]) <= _MOST and len(digits) <= len(str(_MOST)):
         return int(digits)
@@ -37,12 +37,12 @@ def read_number(text: str, source: str, *, least: int = 1) -> int:
 
 
 def check_number(value: int, source: str, *, least: int = 1) -> int:
-    """The same of a number that came as one."""
+    """Check a number that needs no parsing."""
     return read_number(str(value), source, least=least)
 
 
 def read_flag(text: str, source: str) -> bool:
-    """The words Go reads as a boolean."""
+    """Parse a boolean as Go does."""
     folded = text.strip().lower()
     if folded in ("true", "t", "1"):
         return True
@@ -61,7 +61,7 @@ def gb_per_s(text: str, source: str) -> float:
 
 
 def read_key(pod: core.Pod, key: str) -> str:
-    """What the pod's annotation says, else its label; empty: nothing."""
+    """The value of the pod's annotation, else of its label; empty: not set."""
     return pod.metadata.annotations.get(key) or pod.metadata.labels.get(key, "")
 
 

@@ -1,7 +1,7 @@
 """Whether the labels that a SchedulerConfig names are on the nodes.
 
-A level whose labels are on no node makes every node a domain of its own there: placement then knows no network, and
-nothing else would say so.
+If no node has the labels of a level, every node becomes a domain of its own there: placement then knows no network,
+and nothing else would report it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PARTLY: Final = "NodesWithoutLabel"
 
 
 class LabelCheck(NamedTuple):
-    """What the condition Ready says."""
+    """The content of the condition Ready."""
 
     ready: bool
     reason: str
@@ -31,7 +31,7 @@ class LabelCheck(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """On how many of the nodes a level's labels are."""
+    """How many nodes have the labels of a level."""
 
     level: LabelLevel
     nodes: int
@@ -56,7 +56,7 @@ def check_labels(config: TopologyLabels, nodes: Sequence[Mapping[str, str]], *, 
         )
     uses = [_count_use(level, nodes) for level in topology.read_label_keys(config).levels]
     absent = [use for use in uses if not use.nodes]
-    # A preset lists levels that not every network has; levels written out are all meant.
+    # A preset has levels that not every network has; of explicit levels, all are required.
     if absent and (config.levels or len(_network_levels(uses)) == len(_network_levels(absent))):
         return LabelCheck(ready=False, reason=NOT_FOUND, message=_describe_missing(config, absent, nodes))
     first = uses[0]
@@ -71,7 +71,7 @@ def _count_use(level: LabelLevel, nodes: Sequence[Mapping[str, str]]) -> _Use:
 
 
 def _network_levels(uses: Sequence[_Use]) -> list[_Use]:
-    """Without the zone, which clouds label everywhere and which says nothing about switches."""
+    """The levels without the zone, which clouds label everywhere and which does not describe switches."""
     return [use for use in uses if use.level.name != "zone"]
 
 

@@ -33,7 +33,7 @@ _PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 _NOT_NOW: Final = (Phase.ROLLED_BACK, Phase.FAILED)
 _UNCUT: Final = "all-disabled"
 _UNDER_WAY: Final = ("", "pending", "rebooting")
-# As a product of 80 GB is sold: 81,559 MiB and up.
+# A GPU that is sold with 80 GB has 81,559 MiB or more.
 _GB_IN_MIB: Final = 1000
 
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 #: nodes an operator declared cheap (spot, old, already paid for)
 CHEAP_NODE_LABEL: Final = "gpu-orchestrator/cheap-node"
-#: on nodes as placement sees them: their GPUs can be had by ResourceClaims
+#: on nodes as placement sees them: their GPUs can be claimed by ResourceClaims
 CLAIMS_LABEL: Final = "kgwe.nvidia.io/resource-claims"
 _CLAIMS_ONLY: Final = Taint(CLAIMS_LABEL, "only", "NoSchedule")
-#: labels, and keys of taints, that tell a spot node from others; in lower case
+#: labels and taints of spot nodes -> their value, in lower case
 _SPOT: Final[Mapping[str, str]] = {
     "karpenter.sh/capacity-type": "spot",
     "eks.amazonaws.com/capacityType": "spot",
@@ -120,7 +120,7 @@ class NodeBuilder:
         if gpu_node is not None and len(gpu_node.status.gpus) >= count:
             wiring = topology.read_topology(gpu_node)
         else:
-            # Nothing is known of the wiring, or the device plugin offers every card several times.
+            # The wiring is unknown, or the device plugin offers every GPU several times.
             number = min(max(count, _slice_cards(offered)), MAX_GPUS_PER_NODE)
             wiring = Wiring(slots=tuple(Slot(bus="") for _ in range(number)))
         wiring = self._wirings.setdefault(wiring, wiring)
@@ -148,10 +148,10 @@ def _has_gpus(offered: Mapping[str, int]) -> bool:
 
 
 def _count_shares(node: core.Node, devices: Iterable[GPUDevice], before: int) -> int:
-    """Into how many shares the device plugin divides each card; 0: it does not, or that is unknown."""
+    """Into how many shares the device plugin divides each GPU; 0: it does not, or that is unknown."""
     offered, open_ = podspec.read_capacity(node, amounts.SHARED), podspec.read_allocatable(node)
     if not offered or (open_.get(amounts.GPU) and not open_.get(amounts.SHARED)):
-        # What a plugin offered once stays, as zero.
+        # A resource that a plugin offered once stays, as zero.
         return 0
     whole = sum(not device.mig.enabled for device in devices)
     label = podspec.int_label(node.metadata.labels, podspec.GPU_REPLICAS_LABEL)
@@ -196,7 +196,7 @@ def _slice_cards(offered: Mapping[str, int]) -> int:
 def _read_slices(
     devices: Mapping[int, GPUDevice], offered: Mapping[str, int], shape: Shape, layouts: Mapping[str, MIGLayout]
 ) -> dict[int, tuple[Placement, ...]]:
-    """Card -> its slices; of those only as many as the device plugin offers, and none that is to go."""
+    """GPU -> its slices: only as many as the device plugin offers, without those that are to be removed."""
     left = {name: count for name, count in offered.items() if name.startswith(amounts.MIG_PREFIX) and count}
     cut: dict[int, tuple[Placement, ...]] = {}
     for index, device in sorted(devices.items()):
@@ -227,7 +227,7 @@ def _slice_placement(shape: Shape, profile: str, start: int, size: int, memory_m
 
 
 def _offered_cards(healthy: int, cut: Mapping[int, object], offered: int) -> int:
-    """Healthy cards, less the last of those that are whole beyond what the device plugin offers."""
+    """Healthy GPUs; of the whole ones, only as many as the device plugin offers."""
     whole = [card for card in range(healthy.bit_length()) if healthy >> card & 1 and card not in cut]
     for card in whole[offered:]:
         healthy &= ~(1 << card)

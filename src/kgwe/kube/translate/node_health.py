@@ -1,4 +1,4 @@
-"""What is wrong with a node or its cards, as the API shows it. A node that is merely cordoned is well."""
+"""Faults of nodes and GPUs, as the API shows them. A cordoned node has no fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpunode import GPUNode
 
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
-#: an administrator's word that the machine is off
+#: set by an administrator: the machine is off
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 
 
@@ -26,7 +26,7 @@ class NodeFault(enum.Enum):
 
 
 def find_fault(node: core.Node | None) -> NodeFault | None:
-    """None: nothing is."""
+    """The fault of a node; None: it has none."""
     if node is None or any(taint.key in (UNREACHABLE, OUT_OF_SERVICE) for taint in node.spec.taints):
         return NodeFault.LOST
     ready = next((condition.status for condition in node.status.conditions if condition.type == "Ready"), "")
@@ -36,7 +36,7 @@ def find_fault(node: core.Node | None) -> NodeFault | None:
 
 
 def sick_cards(gpu_node: GPUNode | None) -> int:
-    """Mask of the cards that are known to be unhealthy; not known is not unhealthy."""
+    """Mask of the GPUs that are known to be unhealthy; a GPU of unknown health does not count."""
     if gpu_node is None:
         return 0
     return sum(1 << gpu.index for gpu in gpu_node.status.gpus if gpu.health.state == HealthState.UNHEALTHY)

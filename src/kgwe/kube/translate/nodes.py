@@ -63,12 +63,12 @@ class FleetReader:
         self._built: dict[str, Node] = {}
         self._infos: dict[str, topology.NodeInfo] = {}  # of the same nodes
         self._builder = NodeBuilder()
-        self._tree: Tree | None = None  # as of the last call; None when what it is made of has changed
+        self._tree: Tree | None = None  # None: it has to be built again
         self._history: Mapping[str, float] = {}
         #: what is wrong with the objects, as sentences
         self.problems: tuple[str, ...] = ()
 
-    # Each returns whether anything placement cares about changed.
+    # Each setter returns whether anything changed that matters to placement.
 
     def set_node(self, name: str, node: core.Node | None) -> bool:
         before = self._nodes.get(name)
@@ -97,7 +97,7 @@ class FleetReader:
     def _read_holders(self, name: str) -> None:
         """Read which pods hold which devices, as the kubelet of the node reports."""
         node = self._nodes.get(name)
-        # Offered several times under their own name, cards have other numbers here than the driver's.
+        # GPUs that are offered several times under their own name have other numbers here than in the driver.
         is_named = node is not None and amounts.SHARED in {**node.status.capacity, **node.status.allocatable}
         held = _parse_held(self._gpu_nodes.get(name), shares=is_named)
         if held != self.reported_holders(name):

@@ -33,9 +33,9 @@ _MIB: Final = 1 << 20
 class Claimable:
     """The devices of one node that can be claimed."""
 
-    #: UUID of a card or slice -> whether it may be given now
+    #: UUID of a GPU or slice -> whether it can be claimed now
     uuids: Mapping[str, bool]
-    #: what can be told of the node without an agent
+    #: the node as its devices describe it
     described: GPUNode
 
 
@@ -50,7 +50,7 @@ class DeviceSlices:
         self._names: dict[tuple[str, str], tuple[str, str]] = {}
 
     def set_slice(self, name: str, new: ResourceSlice | None) -> frozenset[str]:
-        """The nodes whose devices may have changed."""
+        """Set a ResourceSlice; returns the nodes whose devices may have changed."""
         before = self._slices.pop(name, None)
         if before is not None:
             self._on[before.spec.nodeName].pop(name)
@@ -65,7 +65,7 @@ class DeviceSlices:
         return nodes
 
     def devices_on(self, node: str) -> Claimable | None:
-        """What can be claimed there; None when no driver says."""
+        """The devices of the node that can be claimed; None: no driver publishes any."""
         return self._nodes.get(node)
 
     def find_device(self, pool: str, device: str) -> tuple[str, str] | None:
@@ -78,7 +78,7 @@ class DeviceSlices:
             pools[self._slices[name].spec.pool.name].append(self._slices[name])
         devices: list[Device] = []
         for pool, slices in pools.items():
-            # While a driver replaces the slices of a pool, those of the generation before count no longer.
+            # While a driver replaces the slices of a pool, those of the previous generation do not count.
             newest = max(each.spec.pool.generation for each in slices)
             mine = [device for each in slices if each.spec.pool.generation == newest for device in each.spec.devices]
             self._names |= {(pool, device.name): (node, uuid) for device in mine if (uuid := device.text("uuid"))}
@@ -91,7 +91,7 @@ class DeviceSlices:
 
 
 def describe_node(node: str, devices: Iterable[Device]) -> GPUNode:
-    """The node as far as its devices tell."""
+    """The node as its devices describe it."""
     whole: dict[str, Device] = {}
     slices: dict[str, list[Device]] = collections.defaultdict(list)
     for device in devices:
@@ -113,7 +113,7 @@ def _list_cut(whole: Mapping[str, Device], slices: Mapping[str, list[Device]]) -
 
 
 def _number_gpus(found: list[tuple[str, Device]]) -> list[tuple[int, tuple[str, Device]]]:
-    """By the minor numbers in their names where all have one of their own, else in the order of their UUIDs."""
+    """Number the GPUs by the minor numbers in their names if these are unique, else in the order of UUIDs."""
     numbers = [int(match[1]) if (match := _MINOR.fullmatch(device.name)) else -1 for _, device in found]
     if -1 in numbers or len(set(numbers)) < len(numbers):
         return list(enumerate(sorted(found, key=lambda each: each[0])))
@@ -121,10 +121,10 @@ def _number_gpus(found: list[tuple[str, Device]]) -> list[tuple[int, tuple[str, 
 
 
 def _build_gpu(uuid: str, index: int, device: Device, slices: Iterable[Device]) -> GPUDevice:
-    """`device`: the card itself, or one of the slices it is cut into."""
+    """`device`: the GPU itself, or one of its slices."""
     model = device.text("productName")
     is_whole = device.text("type") == "gpu"
-    # A slice's memory is not the card's: then the model tells, if it is known.
+    # The memory of a slice is not that of its GPU: use that of the model, if it is known.
     known = _find_model(model)
     memory = _read_memory_mib(device) if is_whole else known.memory_mib if known else 0
     architecture = device.text("architecture")
@@ -144,7 +144,7 @@ def _build_gpu(uuid: str, index: int, device: Device, slices: Iterable[Device]) 
 
 
 def _read_slice(device: Device) -> MIGInstance | None:
-    """A slice; None when it is not told where it lies on its card."""
+    """A slice; None: its position on the GPU is unknown."""
     starts = sorted(int(match[1]) for name in device.capacity if (match := _MEMORY_SLICE.fullmatch(name)))
     profile = device.text("profile")
     if not starts or not profile:

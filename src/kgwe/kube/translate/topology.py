@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def read_topology(node: GPUNode) -> Wiring:
-    """How the node's cards are wired; slot i is the card with index i, also where an index is missing."""
+    """The wiring of the node's GPUs; slot i is the GPU with index i, also if an index is missing."""
     devices = {device.index: device for device in node.status.gpus}
     cards = [devices.get(index) for index in range(max(devices, default=-1) + 1)]
     links = [device.nvlink if device else None for device in cards]
@@ -58,7 +58,7 @@ def _read_slot(device: GPUDevice | None) -> Slot:
 def _read_path(location: PCIeLocation | None) -> PciePath:
     if location is None or not (location.rootComplex or location.switches):
         return ()
-    # Without a name of its own, a host bridge goes by what hangs on it: nameless bridges are not all the same one.
+    # A host bridge without a name is identified by its devices: nameless bridges are different ones.
     return (location.rootComplex or f"above-{location.switches[0]}", *location.switches)
 
 
@@ -71,7 +71,7 @@ def _switch_links(links: Sequence[NVLinkState | None]) -> tuple[int, tuple[int, 
 
 
 def _read_mesh(links: Sequence[NVLinkState | None]) -> tuple[tuple[int, int, int], ...]:
-    """Direct links that are up; where the two ends differ, the fewer."""
+    """Direct links that are up; if the two ends differ, the lower number."""
     found: dict[tuple[int, int], int] = {}
     for card, link in enumerate(links):
         for peer in link.peers if link else ():
@@ -82,7 +82,7 @@ def _read_mesh(links: Sequence[NVLinkState | None]) -> tuple[tuple[int, int, int
 
 
 def _link_gb_per_s(links: Iterable[NVLinkState], version: int) -> float:
-    """One link in one direction, where the driver reports other than the generation's usual figure."""
+    """Bandwidth of one link in one direction, if the driver reports another than is usual for the generation."""
     reported = [link.bandwidthGBps / link.links for link in links if link.links and link.bandwidthGBps]
     slowest = min(reported, default=0.0)
     return 0.0 if slowest == NVLINK_GB_PER_S.get(version) else slowest
@@ -98,7 +98,7 @@ _LEVEL_OF: Final = {
     DomainType.CORE: 2,
     DomainType.ZONE: 3,
 }
-# What some clouds' labels call these levels.
+# Names of these levels in the labels of some clouds.
 _ALSO: Final = {"spine": "block", "core": "island"}
 
 
@@ -112,7 +112,7 @@ def read_label_keys(config: TopologyLabels) -> domain_labels.Labels:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """What is needed of a node to place it in the network."""
+    """What determines the place of a node in the network."""
 
     name: str
     labels: Mapping[str, str]
@@ -193,7 +193,7 @@ class _Declared:
             return (), ""
         leaf, nvlink = self._find_domain(node, nvlink=False), self._find_domain(node, nvlink=True)
         path = [""] * len(LEVELS)
-        # An NVLink domain tells where it lies too; the leaf is asked after it and has the last word.
+        # An NVLink domain names its parent, too; the leaf takes precedence.
         for start in (nvlink, leaf):
             for obj in self._list_ancestors(start):
                 if not _is_nvlink(obj):
@@ -214,7 +214,7 @@ class _Declared:
         return found[0] if found else None
 
     def _list_ancestors(self, obj: TopologyDomain | None) -> Iterable[TopologyDomain]:
-        """The domain and those it lies in; every step leads to a higher kind, so it ends."""
+        """The domain and those above it; every step leads to a higher level, so it ends."""
         while obj is not None:
             yield obj
             parent = self.objects.get(obj.spec.parent)

@@ -87,14 +87,14 @@ class _Tree:
             )
 
     def _list_ancestors(self, leaf: str) -> list[SubGroup]:
-        """The leaf and what it lies in, upwards."""
+        """The leaf and the subgroups above it."""
         branch = [self._all[leaf]]
         while (parent := branch[-1].parent) and len(branch) <= len(self._all):
             branch.append(self._all[parent])
         return branch
 
     def wish(self, role: str, whole: TopologyRequest, levels: Levels) -> TopologyRequest:
-        """What the PodGroup and the branch of one leaf want, in the order of the levels."""
+        """The requests of the PodGroup and of the subgroups above one leaf, in the order of the levels."""
         required, preferred, segments = whole.required, whole.preferred, []
         for group in self._list_ancestors(role):
             own = _read_constraint(group.topologyConstraint, levels, self._source)

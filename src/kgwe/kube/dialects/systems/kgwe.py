@@ -1,4 +1,4 @@
-"""Our own dialect: `kgwe.nvidia.io/gang` and what stands beside it, for pods of any origin."""
+"""KGWE's own dialect: `kgwe.nvidia.io/gang` and related annotations, for pods of any controller."""
 
 from __future__ import annotations
 

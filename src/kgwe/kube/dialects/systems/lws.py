@@ -69,7 +69,7 @@ def _read_subgroups(pod: core.Pod, groups: Groups, size: int, *, leads: bool) ->
 
 
 def _worker_later(pod: core.Pod, groups: Groups, *, waits: bool) -> core.Pod | None:
-    """A worker, if workers come after their leader: once it has a node, to be put beside it, or once it is ready."""
+    """A worker, if workers are created after their leader has a node or is ready."""
     name = pod.metadata.labels[_LWS + "name"]
     look = groups.get if waits else groups.find
     found: gangs.LeaderWorkerSet | None = look(pod.metadata.namespace, name, kinds.LEADER_WORKER_SET)

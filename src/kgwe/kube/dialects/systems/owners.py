@@ -1,4 +1,4 @@
-"""Gangs by who made the pods: Job, JobSet and the jobs of Kubeflow. LeaderWorkerSet has a module of its own.
+"""Gangs by the controller of their pods: Job, JobSet and Kubeflow. LeaderWorkerSet has a module of its own.
 
 Some of them create pods one after the other. A gang that waited for pods which wait for it would never start, so what
 comes later is a gang of its own (the ordered parts of a JobSet, a launcher that waits for its workers), or goes by what
@@ -26,7 +26,7 @@ _COMPLETION_INDEX: Final = ("batch.kubernetes.io/job-completion-index",)
 
 
 def _job_key(pod: core.Pod, groups: Groups) -> Key | None:
-    """Only for Jobs that ask for it: the pods of most have nothing to do with each other."""
+    """The key of a Job's gang, only if the Job asks for it: pods of most Jobs are independent."""
     owner = pod.metadata.controller
     if owner is None or owner.kind != "Job" or not owner.apiVersion.startswith("batch/"):
         return None
@@ -48,7 +48,7 @@ def _at_once(parallelism: int, completions: int | None, succeeded: int = 0) -> i
 
 
 def count_succeeded(pod: core.Pod, groups: Groups) -> int | None:
-    """How many pods of the pod's Job have succeeded; None when there is no Job that could tell."""
+    """How many pods of the pod's Job have succeeded; None: its Job is not known."""
     jobs: list[core.Job] = [owner for kind, owner in groups.owners(pod) if kind == JOB_KIND]
     return jobs[0].status.succeeded if jobs else None
 
@@ -130,7 +130,7 @@ def _read_exclusive(
         return TopologyRequest(), None
     level = groups.levels.find_level(topology, _EXCLUSIVE)
     if topology in pod.spec.nodeSelector:
-        # It follows a pod that is there; the selector holds it.
+        # It follows an existing pod; its node selector enforces the domain.
         return TopologyRequest(exclusive=level), None
     leads = index == 0 and size > 1 and _BY_SELECTOR not in pod.metadata.annotations
     return TopologyRequest(segments=(Segment(size, level),), exclusive=level), Followers(
@@ -162,7 +162,7 @@ def _read_role(pod: core.Pod) -> str:
 
 
 def _training_kinds(pod: core.Pod) -> list[Resource[Any]]:
-    """The kind that the pod's owner says, before all others: names need not be unique across kinds."""
+    """The kinds to look in: that of the pod's owner first, because names are not unique across kinds."""
     owner = pod.metadata.controller
     return sorted(kinds.TRAINING_JOBS, key=lambda kind: owner is None or kind.kind != owner.kind)
 
@@ -206,7 +206,7 @@ def _training_least(spec: gangs.TrainingJobSpec, total: int) -> int:
 
 
 def _with_slack(counts: dict[str, int], slack: int) -> tuple[tuple[str, int], ...]:
-    """The fewest pods of each role, when only the largest may do with fewer."""
+    """The fewest pods of each role, if only the largest role may have fewer."""
     largest = max(counts, key=lambda role: counts[role])
     return tuple((role, max(count - slack, 1) if role == largest else count) for role, count in counts.items())
 

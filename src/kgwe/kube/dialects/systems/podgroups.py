@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _LABEL: Final = "scheduling.x-k8s.io/pod-group"
 _OLD_LABEL: Final = "pod-group.scheduling.sigs.k8s.io"
-# Before there was an object, labels said it all.
+# Labels of versions that had no object yet.
 _OLDEST_NAME: Final = _OLD_LABEL + "/name"
 _OLDEST_SIZE: Final = _OLD_LABEL + "/min-available"
 

@@ -48,7 +48,7 @@ def _read_member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
 
 
 def _read_levels(topology: gangs.NetworkTopology | None, groups: Groups, source: str) -> tuple[str, str]:
-    """(required, preferred). Softly means as near as can be, whatever the tier named."""
+    """(required, preferred). The soft mode means as close as possible, whatever the tier."""
     if topology is None:
         return "", ""
     if topology.mode == "soft":
