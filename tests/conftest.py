@@ -35,15 +35,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _INTEGRATION = Path(__file__).parent / "integration"
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests under integration/ are cluster tests, so `-m "not cluster"` starts no cluster."""
+    if item.path.is_relative_to(_INTEGRATION):
+        item.add_marker(pytest.mark.cluster)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests under integration/ are cluster tests, so `-m "not cluster"` starts no cluster.
-
-    Modules that share a cluster run one after the other, tests with the extender after those without.
-    """
-    for item in items:
-        if item.path.is_relative_to(_INTEGRATION):
-            item.add_marker(pytest.mark.cluster)
+    """Modules that share a cluster run one after the other, tests with the extender after those without."""
     modules = {item.path: number for number, item in enumerate(reversed(items))}
 
     def place(item: pytest.Item) -> tuple[str, int, bool]:

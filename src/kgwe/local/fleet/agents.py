@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "kgwe-agent"
 NAMESPACE: Final = "kgwe-system"
-_STOP_S: Final = 15.0
+_STOP_S: Final = 60.0
 # Byte code is compiled once, as in an installation, and not at each start.
 _COMPILED: Final = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(paths.cache_root() / "bytecode")}
 
