@@ -43,8 +43,7 @@ soak: $(READY) ## Exhaustive attacks and long runs, once per release
 	@$(PYTEST) -m soak -s
 
 search: $(READY) ## New examples and another order: what it finds goes into a test of its own
-	@HYPOTHESIS_PROFILE=search $(PYTEST) -n 2 tests/property --randomly-seed=$$RANDOM
-	@$(PYTEST) -n 2 -m "not slow and not soak and not cluster" --randomly-seed=$$RANDOM
+	@HYPOTHESIS_PROFILE=search $(PYTEST) -n 2 -m "not slow and not soak and not cluster" --randomly-seed=$$RANDOM
 
 check: $(READY) ## Lint, types, architecture, generated files
 	@$(BIN)/ruff format --check --quiet .

@@ -105,7 +105,7 @@ async def stored(client: KubeClient, namespace: str) -> Any:
 
 
 async def test_of_several_candidates_exactly_one_leads_and_all_know_who(client, namespace, eventually):
-    candidates = [elector(client, namespace, f"c{number}") for number in range(4)]
+    candidates = [elector(client, namespace, f"c{number}", PATIENT) for number in range(4)]
     async with campaigning(*candidates):
         await eventually(
             lambda: len({c.holder() for c in candidates} - {""}) == 1 and all(c.holder() for c in candidates)

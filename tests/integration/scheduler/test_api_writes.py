@@ -22,7 +22,7 @@ def transitions(bed: Bed, workloads: list[Any]) -> int:
 async def test_a_workload_that_finds_room_at_once_costs_ten_writes(bed: Bed):
     """Ours are the Job and one status; the others are the user's, the Job controller's and kube-scheduler's."""
     await bed.node("n1", 16)
-    await bed.controller()
+    await bed.controller(status_settle_seconds="1")
     before = await count(bed)
 
     made = [await bed.submit(kgwe(f"w{number}", 1)) for number in range(WORKLOADS)]
@@ -39,7 +39,7 @@ async def test_a_workload_that_finds_room_at_once_costs_ten_writes(bed: Bed):
 
 async def test_each_transition_is_one_write_and_the_end_no_event(bed: Bed):
     await bed.node("n1", 16)
-    await bed.controller()
+    await bed.controller(status_settle_seconds="1")
     before = await count(bed)
     made = [await bed.submit(kgwe(f"w{number}", 1, duration="2s")) for number in range(WORKLOADS)]
     for workload in made:

@@ -37,6 +37,9 @@ KINDS: dict[str, Resource[Any]] = {
     "kgwe.nvidia.io": resources.GPU_WORKLOAD,
 }
 
+# Seconds that tests would otherwise spend waiting.
+_QUICK = {"status_settle_seconds": "0.2"}
+
 
 class Replica:
     """One controller process."""
@@ -136,7 +139,7 @@ class Bed:
 
     async def controller(self, **settings: str) -> Replica:
         log = self._logs / f"controller-{len(self._replicas)}.log"
-        replica = Replica(self._kubeconfig, log, **settings)
+        replica = Replica(self._kubeconfig, log, **_QUICK | settings)
         self._replicas.append(replica)
         return await replica.ready()
 

@@ -29,6 +29,8 @@ _VOLATILE: Final = frozenset({
 })  # fmt: skip
 #: written by controllers in every namespace, or from other roles
 _MADE_BY_CONTROLLERS: Final = frozenset({"kube-root-ca.crt", "default", "admin", "edit", "view"})
+_NAMESPACES: Final = "/api/v1/namespaces/"
+_DEPTH: Final = 4  # slashes in the path of a namespace
 _PATIENCE_S: Final = 60.0
 
 
@@ -107,9 +109,16 @@ def _restore(shared: Shared) -> bool:
             return True
         if any(now.get(path) != content for path, content in shared.pristine.items()):
             return False
-        _delete(shared.cluster, [path for path in now if path not in shared.pristine])
+        _delete(shared.cluster, _roots([path for path in now if path not in shared.pristine]))
         time.sleep(0.1)
     return False
+
+
+def _roots(paths: list[str]) -> list[str]:
+    """Without what goes with its namespace."""
+    spaces = tuple(f"{path}/" for path in paths if path.startswith(_NAMESPACES) and path.count("/") == _DEPTH)
+    within = tuple(space.removeprefix("/api/v1") for space in spaces)
+    return [path for path in paths if not any(space in path for space in within)]
 
 
 def _delete(cluster: LocalCluster, paths: list[str]) -> None:
@@ -122,13 +131,20 @@ def _delete(cluster: LocalCluster, paths: list[str]) -> None:
 
 
 def _objects(cluster: LocalCluster) -> dict[str, str]:
-    """Path of every object -> a digest of what a user could have changed in it."""
+    """Path of every object -> a digest of what a user could have changed in it.
+
+    Without namespaces of single tests that are being deleted: no other test uses them, and their end takes seconds.
+    """
     found: dict[str, str] = {}
     with cluster.api() as api:
+        spaces = api.request("GET", "/api/v1/namespaces")["items"]
+        names = {each["metadata"]["name"] for each in spaces if "deletionTimestamp" in each["metadata"]}
+        ending = {name for name in names if name.startswith("test-")}
         for prefix, resource in _resources(api):
             for obj in api.request("GET", f"{prefix}/{resource}").get("items") or ():
                 meta = obj["metadata"]
-                if meta["name"] in _MADE_BY_CONTROLLERS:
+                home = meta["name"] if resource == "namespaces" else meta.get("namespace")
+                if meta["name"] in _MADE_BY_CONTROLLERS or home in ending:
                     continue
                 place = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
                 found[f"{prefix}{place}/{resource}/{meta['name']}"] = _digest(obj)

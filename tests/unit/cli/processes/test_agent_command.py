@@ -14,6 +14,7 @@ import pytest
 import yaml
 from tests.support.machines import memory_driver
 from tests.support.machines.naming import named_alike
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.api.kgwe.gpunode import GPUNodeStatus
 from kgwe.local.fleet import gpunodes
@@ -72,7 +73,7 @@ def test_an_agent_runs_alone_is_pinged_and_watched_and_ends_when_asked(machine: 
     with machine.log.open("wb") as log:
         agent = subprocess.Popen([sys.executable, "-m", "kgwe.cli", "agent", *flags], env=env, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while (pong := kgwe(machine, "ping", machine.address)).returncode and time.monotonic() < deadline:
             assert agent.poll() is None, machine.log.read_text()
         assert pong.stdout.startswith("n1: kgwe "), pong.stderr
@@ -82,7 +83,7 @@ def test_an_agent_runs_alone_is_pinged_and_watched_and_ends_when_asked(machine: 
         told = kgwe(machine, "watch", machine.address, "--count", "1", "--json")
         assert len(json.loads(told.stdout)["readings"]) == 8
         agent.terminate()
-        assert agent.wait(20) == 0
+        assert agent.wait(PATIENCE_S) == 0
     finally:
         agent.kill()
         agent.wait()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.hardware.linux import marked_processes
@@ -84,7 +85,7 @@ async def bed(tmp_path_factory) -> AsyncIterator[Bed]:
 def kill(pid: int | None) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while marked_processes.read_process(pid, mps_control.MARK) is not None and time.monotonic() < deadline:
         time.sleep(0.01)
 
@@ -310,7 +311,7 @@ async def something_is_wanted(bed: Bed, process: subprocess.Popen[str]) -> None:
     """Until the agent begins to act: it writes down what is wanted first."""
     path = bed.root / "wanted.json"
     before = path.stat().st_mtime_ns if path.exists() else 0
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not (path.exists() and path.stat().st_mtime_ns > before) and time.monotonic() < deadline:
         assert process.poll() is None
         await asyncio.sleep(0.01)

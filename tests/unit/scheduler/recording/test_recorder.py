@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.builders import small_fleet
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.apps.scheduler.recording.files import RecordFiles, files
@@ -61,7 +62,7 @@ def differences(directory: Path) -> list[str]:
 
 
 def wait_for(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < until, "it never came true"
         time.sleep(0.01)
