@@ -1,15 +1,14 @@
 """MPS: whether processes may share a GPU through one server, and with which limits.
 
 Clients of an MPS server run at the same time in one context, each with a part of the threads and of the memory. That
-is faster than taking turns, and less of a wall between them:
+is faster than time-slicing, and isolates them less:
 
-- since Volta each client has an address space of its own; before that it had not, and KGWE does not do it;
-- a fatal error of one client ends every client of its server: share only among work that trusts each other;
+- since Volta each client has its own address space; KGWE does not support older GPUs;
+- a fatal error of one client ends every client of its server: share only among workloads that trust each other;
 - a server serves one user at a time; clients of another wait until it has no client left.
 
-With MIG on, a server lives inside one instance; one that spans instances, or the GPU as a whole, cannot be. The thread
-percentage is then of the instance. Percentages of all clients may add up to more than 100: then they compete for
-what exceeds it. Memory is never promised twice.
+With MIG on, a server serves one slice; it cannot span slices or the whole GPU. The thread percentage is then that of
+the slice. Percentages of all clients may add up to more than 100: then they compete. Memory is never promised twice.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _ALL_THREADS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a server would serve: a GPU, or one MIG instance of it."""
+    """The GPU, or MIG slice of it, that a server would serve."""
 
     uuid: str
     memory_mib: int | None
@@ -53,7 +52,7 @@ class Limits:
     """Of each client; None: an equal part of the memory there is."""
     max_clients: int = MAX_CLIENTS
     is_exclusive: bool = False
-    """Let nothing but the server use the GPU (compute mode exclusive-process); of whole GPUs only."""
+    """Only the server may use the GPU (compute mode exclusive-process); whole GPUs only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ def _list_instances(device: Device) -> dict[str, Target]:
 
 
 def find_problems(target: Target, limits: Limits) -> list[str]:
-    """Everything that speaks against a server there with such limits; empty: nothing does."""
+    """Everything that prevents a server there with such limits; empty: nothing."""
     return [*_target_problems(target, limits), *_limit_problems(target, limits)]
 
 
@@ -139,7 +138,7 @@ def memory_limit_mib(target: Target, limits: Limits) -> int | None:
 
 
 def admit_clients(target: Target, limits: Limits, clients: Sequence[Client]) -> Admission:
-    """Whether these may share the unit, and with what each. All or none."""
+    """Whether these clients may share the unit, and the limits of each. All or none."""
     found = find_problems(target, limits)
     if found:
         return Admission(tuple(found))
@@ -198,9 +197,9 @@ class Choice:
 
 
 def choose_method(target: Target, limits: Limits, clients: Sequence[Client], *, trust_each_other: bool) -> Choice:
-    """How these clients best share the unit: side by side where that is legal, else in turn."""
+    """How these clients best share the unit: by MPS where possible, else by time-slicing."""
     if len(clients) <= 1:
-        return Choice(Method.EXCLUSIVE, "there is nobody to share with")
+        return Choice(Method.EXCLUSIVE, "there is only one client")
     if not trust_each_other:
         return Choice(Method.TIME_SLICING, "an error of one MPS client ends all of its server's")
     answer = admit_clients(target, limits, clients)

@@ -8,10 +8,10 @@
         - name: nvidia.com/gpu
           replicas: 4
 
-The plugin then offers every GPU as so many pieces. A piece is a turn, not a part: with time-slicing nothing limits the
-memory a pod takes. Two pieces are not twice as much, so a pod that asks for two is refused unless told otherwise.
+The plugin then offers every GPU as so many shares. A share is a turn, not a part: with time-slicing nothing limits the
+memory of a pod. Two shares are not twice as much, so by default a pod that requests two is refused.
 The plugin reads but ignores `rename` and `devices`, takes `mps` where both are given, and refuses MPS on MIG; here
-all of these are errors, because a setting that does nothing is worse than none.
+all of these are errors, because a setting without effect is worse than none.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Sharing:
     """How the devices of a node are offered."""
 
     replicas: tuple[tuple[str, int], ...]
-    """(resource, pieces of each device)."""
+    """(resource, shares of each device)."""
     method: Method = Method.TIME_SLICING
     renames: bool = False
-    """Offer them as `<resource>.shared`, so that nobody gets a shared device by accident."""
+    """Offer them as `<resource>.shared`, so that no pod gets a shared device by accident."""
     refuses_many: bool = True
-    """Refuse pods that ask for more than one piece."""
+    """Refuse pods that request more than one share."""
     mig_strategy: str = ""
     """none, single or mixed; empty: what the plugin was started with."""
 
@@ -72,7 +72,7 @@ def offered_resources(sharing: Sharing, devices: Mapping[str, int]) -> dict[str,
 
 
 def full_name(name: str) -> str:
-    """As the plugin completes it."""
+    """The resource name with the plugin's prefix."""
     return name if name.startswith(_PREFIX) else _PREFIX + name
 
 
@@ -140,7 +140,7 @@ _RESOURCE: Final = frozenset({"name", "rename", "devices", "replicas"})
 
 
 def parse_config(source: str) -> Sharing:
-    """Somebody's configuration as the plugin would understand it; Permanent with everything that is wrong with it."""
+    """The configuration as the plugin would read it; Permanent with all problems if it is invalid."""
     try:
         tree = yaml.safe_load(source)
     except (yaml.YAMLError, RecursionError) as exc:

@@ -78,7 +78,7 @@ class TestRents:
         assert not rent.rent.any()
 
     def test_gpu_without_cpu_is_worth_nothing(self):
-        usable = CpuReach(Mix((share(1000, cpu=8000),), (1,))).usable(
+        usable = CpuReach(Mix((share(1000, cpu=8000),), (1,))).usable_worth(
             np.array([1000.0, 1000.0, 1000.0]), np.array([0, 4000, 8000]), 1000.0
         )
         assert usable[0] == 0

@@ -65,7 +65,7 @@ class Judge:
         if self._hindsight is None or self._generation != fleet.generation:
             self._hindsight, self._generation = Hindsight(fleet), fleet.generation
         try:
-            return Judged(unit, self._hindsight.regret(unit.ask, unit.grants, mix))
+            return Judged(unit, self._hindsight.measure_regret(unit.ask, unit.grants, mix))
         except errors.InvariantBroken:
             return None
 

@@ -32,15 +32,15 @@ class OfferedDevice:
     is_healthy: bool
     numa: int | None = None
     start: int | None = None
-    """Where a slice starts; None: the whole GPU."""
+    """Start of the slice; None: the whole GPU."""
     minor: int | None = None
     """Of the GPU's device node."""
     piece: int | None = None
-    """Number of the piece of a shared GPU; None: nobody else has this device."""
+    """Number of the share of a shared GPU; None: the device is not shared."""
 
     @property
     def place(self) -> int | None:
-        """Which part of its GPU it is; None: all of it."""
+        """Its part of the GPU: start of the slice, or number of the share; None: the whole GPU."""
         return self.start if self.start is not None else self.piece
 
     @property
@@ -51,9 +51,11 @@ class OfferedDevice:
 def list_advertised(
     machine: Machine, *, out_of_service: Collection[str] = (), prefix: str = DEFAULT_PREFIX, pieces: int = 0
 ) -> dict[str, tuple[OfferedDevice, ...]]:
-    """Resource -> its devices. `out_of_service` are UUIDs of GPUs or slices; `pieces` is how many each whole GPU is
-    shared as, 0: not at all. Whole GPUs and, where they are shared, pieces are always listed, none or not: so the
-    kubelet knows the resource, and forgets whole GPUs it heard of before they were shared."""
+    """Resource -> its devices.
+
+    `out_of_service`: UUIDs of GPUs or slices; `pieces`: shares of each whole GPU, 0: not shared. The resources of whole
+    GPUs and of shares are listed even when empty, so that the kubelet knows them and forgets GPUs that are shared now.
+    """
     found: dict[str, list[OfferedDevice]] = {with_prefix(amounts.GPU, prefix): []}
     if pieces:
         found[with_prefix(amounts.SHARED, prefix)] = []

@@ -66,7 +66,7 @@ class PodDevices:
 
 @dataclass(frozen=True)
 class DeviceNames:
-    """What the GPUs and slices of a node are called."""
+    """UUIDs and minor numbers of the GPUs and slices of a node."""
 
     gpus: Mapping[str, int] = field(default_factory=dict)
     """UUID -> number of the GPU."""
@@ -105,18 +105,18 @@ class Holdings:
 
     places: DeviceSet = NO_DEVICES
     replicas: int = 0
-    """How many of its devices are shares of a GPU that others may have too."""
+    """How many of its devices are shares of a GPU."""
     is_named: bool = True
-    """Whether shares go by a name of their own; else a plan speaks of other GPUs than the driver."""
+    """Whether shares have a resource name of their own; if not, the plan and the driver number GPUs differently."""
     strangers: tuple[str, ...] = ()
-    """Ids that are nothing on this node."""
+    """Ids that are unknown on this node."""
 
     def __bool__(self) -> bool:
         return bool(self.places or self.strangers)
 
 
 def read_holdings(pod: PodDevices, names: DeviceNames, claimed: Mapping[str, str] | None = None) -> Holdings:
-    """What the pod holds, in numbers; `claimed` tells which UUID a device of a ResourceClaim has."""
+    """The devices of a pod; `claimed`: device of a ResourceClaim -> UUID."""
     gpus, replicas = 0, 0
     slices: set[tuple[int, int]] = set()
     strangers = []
@@ -141,13 +141,15 @@ def is_share(device: str) -> bool:
 
 
 def device_uuid(device: str) -> str:
-    """What the driver calls it: all pieces of a GPU are that GPU."""
+    """The UUID of the device; all shares of a GPU have the UUID of the GPU."""
     return device.partition(SHARE_SEPARATOR)[0]
 
 
 def devices_conflict(one: str, other: str) -> bool:
-    """Whether two pods cannot have these at once: the same id, or a GPU whole and a piece of it. The kubelet, to which
-    ids are just text, knows of the first only."""
+    """Whether two pods cannot have these at once: the same id, or a whole GPU and a share of it.
+
+    The kubelet, to which ids are just text, prevents only the first.
+    """
     return one == other or (device_uuid(one) == device_uuid(other) and not (is_share(one) and is_share(other)))
 
 
@@ -166,7 +168,7 @@ def _list_ids(pod: PodDevices, names: DeviceNames, claimed: Mapping[str, str]) -
 
 
 def filter_resources(pods: Iterable[PodDevices], prefixes: Sequence[str]) -> tuple[PodDevices, ...]:
-    """The pods with those devices only that are GPUs: a node has other device plugins too."""
+    """The pods with only their GPU devices: a node has other device plugins too."""
     found = []
     for pod in pods:
         containers = tuple(
@@ -186,7 +188,7 @@ def filter_resources(pods: Iterable[PodDevices], prefixes: Sequence[str]) -> tup
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A pod that holds other than was planned, or what another holds too."""
+    """A pod whose devices differ from its plan, or are held by another pod too."""
 
     pod: str
     reason: str
@@ -195,8 +197,11 @@ class Difference:
 
 
 def find_differences(planned: Mapping[str, DeviceSet], held: Mapping[str, Holdings]) -> tuple[Difference, ...]:
-    """Where plan and truth part, by pod (namespace/name). A pod without a plan cannot differ from it, and one that has
-    not got all of its devices yet does not. Of a shared GPU the plan names the GPU, and any piece of it will do."""
+    """Differences between plans and observed devices, by pod (namespace/name).
+
+    Pods without a plan, and pods that do not have all their devices yet, do not differ. The plan of a share names its
+    GPU, and any share of that GPU will do.
+    """
     found = [
         Difference(pod, "OtherDevices", f"planned {plan}, holds {mine.places}")
         for pod, mine in held.items()
@@ -211,7 +216,7 @@ def find_differences(planned: Mapping[str, DeviceSet], held: Mapping[str, Holdin
 
 
 def _find_double_use(held: Mapping[str, Holdings]) -> Iterable[Difference]:
-    """Devices that several pods have whole; pieces of a GPU are there to be held by several."""
+    """Devices that several pods hold exclusively; shares do not count."""
     holders: dict[tuple[int, int], list[str]] = collections.defaultdict(list)
     for pod, mine in held.items():
         if not mine.replicas:

@@ -3,7 +3,7 @@
 Two ways of counting are in use, and both are here, never mixed:
 
 - *data sheet*: both directions together, at line rate. An H100 behind NVSwitch has 900 GB/s, and that is the
-  GPU's, not the pair's: whoever it talks to, it never gets more. `spec.minBandwidthGBps` is in this one.
+  GPU's, not the pair's: it never gets more, whatever its peer. `spec.minBandwidthGBps` is in this one.
 - *bus*: one direction, as nccl-tests print busbw. What a ring all-reduce really reaches: 371 for the same GPU.
 
 A set of GPUs is as fast as the worst link of its best ring. A ring uses every GPU once in each direction, so
@@ -77,7 +77,7 @@ _BITS_PER_BYTE: Final = 8
 
 
 def link_gb_per_s(wiring: Wiring) -> float:
-    """One NVLink in one direction, line rate; of a generation nobody named, that of the slowest there is."""
+    """Line rate of one NVLink in one direction; for an unknown generation, that of the slowest."""
     return wiring.link_gb_per_s or float(NVLINK_GB_PER_S.get(wiring.nvlink_version, min(NVLINK_GB_PER_S.values())))
 
 

@@ -1,13 +1,13 @@
-"""The health of a GPU: what is wrong with it, how bad that is, and what an operator should do about it.
+"""The health of a GPU: its troubles, their severity, and what an operator should do.
 
-Watch     all that is known of one GPU's health, from events, readings and links
-Trouble   one thing that is wrong with it now, and how it ends
-Verdict   what follows: state, reason, what to do
+Watch               everything known about the health of one GPU, from events, readings and links
+Trouble             one thing that is wrong with it now, and how it ends
+HealthAssessment    the result: state, reason, action
 
-Unhealthy   out of service: work on it is moved elsewhere
-Degraded    in service, but something is wrong: long work goes elsewhere if there is an elsewhere
-Unknown     it says nothing. Not given up: work on it stays
-Healthy     it speaks, and nothing is wrong
+Unhealthy   out of service: workloads on it are moved elsewhere
+Degraded    in service, but something is wrong: long workloads avoid it if they can
+Unknown     no readings. It stays in service: workloads on it stay
+Healthy     readings arrive, and nothing is wrong
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class HealthState(enum.StrEnum):
-    """Whether a GPU may be given work."""
+    """Whether a GPU may be used."""
 
     HEALTHY = "Healthy"
     DEGRADED = "Degraded"
@@ -32,11 +32,11 @@ class HealthState(enum.StrEnum):
     UNKNOWN = "Unknown"
 
 
-#: the worse the later
+#: from best to worst
 _BADNESS: Final = (HealthState.HEALTHY, HealthState.DEGRADED, HealthState.UNKNOWN, HealthState.UNHEALTHY)
 _DEMAND: Final = (Action.NONE, Action.RESTART_APPLICATION, Action.RESET, Action.RESTART_NODE, Action.REPLACE)
 
-#: what one error makes of a GPU that was well
+#: the state of a healthy GPU after one error
 STATES: Final[Mapping[XidClass, HealthState]] = {
     XidClass.FATAL: HealthState.UNHEALTHY,
     XidClass.CONTAINED: HealthState.DEGRADED,
@@ -53,38 +53,38 @@ REPEATED_CONTAINED: Final = "RepeatedContainedErrors"
 
 
 def is_in_service(state: str) -> bool:
-    """Whether a GPU of this state may be given work; what is not known is not refused."""
+    """Whether a GPU of this state may be used; Unknown may."""
     return state != HealthState.UNHEALTHY
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Thresholds and times. All times are counted while the GPU was watched, never while nobody looked."""
+    """Thresholds and times. Times count only while the GPU is watched."""
 
     longest_step_s: float = 15.0
-    """What one step of the clock counts at most: a leap, or a night of suspension, neither heals nor condemns."""
+    """The most that one step of the clock counts: a leap or a suspended night neither heals nor condemns."""
     silent_s: float = 60.0
-    """Without an answer for so long, nothing is known of it."""
+    """Without an answer for this long, its state is Unknown."""
     quiet_s: float = 300.0
-    """What went wrong is over when it was not seen for so long; for heat, links and slow memory."""
+    """A trouble with heat, links or slow memory is over when it was not seen for this long."""
     contained_quiet_s: float = 3600.0
     """The same for contained errors, uncorrected memory and a GPU that was lost and is back."""
     hot_s: float = 60.0
-    """As hot as where the hardware slows itself down, for so long: it is overheated …"""
+    """At the slowdown temperature for this long, it is overheated …"""
     cool_by_c: int = 10
-    """… until it is so much cooler than that."""
+    """… until it is this much cooler."""
     window_s: float = 3600.0
     contained_most: int = 3
-    """So many contained errors in the window, and the GPU goes out of service until it is reset."""
+    """After this many contained errors in the window, the GPU is out of service until it is reset."""
     flaps_most: int = 4
-    """So many times up or down in the window, and a link flaps."""
+    """A link that changes this often in the window flaps."""
     corrected_most: float = 1000.0
     """Corrected memory errors per window."""
     link_window_s: float = 600.0
     link_errors_most: float = 100.0
     """Replays, recoveries and CRC errors of one link per link window."""
     same_s: float = 60.0
-    """The same thing again within so long is the same incident."""
+    """A repetition within this time is the same incident."""
     incidents_most: int = 16
     troubles_most: int = 16
 
@@ -103,7 +103,7 @@ class Trouble:
     xid: int | None = None
     link: int | None = None
     until_reset: bool = False
-    """Nothing but a reset ends it; otherwise it ends when it was not seen for `quiet_s`."""
+    """Only a reset ends it; otherwise it ends when it was not seen for `quiet_s`."""
     quiet_s: float = 0.0
     seen_s: float = 0.0
     """When it was last seen, on the clock of `Watch.listened_s`."""
@@ -116,7 +116,7 @@ class Trouble:
 
     @property
     def rank(self) -> tuple[int, int, str, int, int]:
-        """The worst first; the same whatever came first."""
+        """Sort key: the worst first, independent of the order of events."""
         return -_BADNESS.index(self.state), -_DEMAND.index(self.action), *self.key
 
 
@@ -139,13 +139,13 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class LinkWatch:
-    """What is known of one NVLink."""
+    """Everything known about one NVLink."""
 
     is_up: bool | None = None
     errors: int | None = None
     """The sum of its counters when last read."""
     bucket: float = 0.0
-    """Errors of late; drains at the rate that is tolerated."""
+    """Recent errors; drains at the tolerated rate."""
     drained_s: float = 0.0
     flaps_s: tuple[float, ...] = ()
     record: Record = CLEAN
@@ -153,14 +153,14 @@ class LinkWatch:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """All that is known of one GPU's health."""
+    """Everything known about the health of one GPU."""
 
     wall_s: float
-    """The clock as it was last told."""
+    """The wall clock at the last step."""
     clock_s: float
     """The same without leaps."""
     listened_s: float = 0.0
-    """How long the GPU was listened to in all: the only time that heals."""
+    """Total time with readings: the only time that heals."""
     heard_s: float | None = None
     """When it last answered, by `clock_s`."""
     troubles: tuple[Trouble, ...] = ()
@@ -176,12 +176,12 @@ class Watch:
     corrected: int | None = None
     uncorrected: int | None = None
     bucket: float = 0.0
-    """Corrected errors of late."""
+    """Recent corrected errors."""
     drained_s: float = 0.0
     energy_j: float | None = None
-    """Only rises while the driver is loaded: lower than before means that it was reset."""
+    """Only rises while the driver is loaded; a lower value means that the GPU was reset."""
     doubted_j: float | None = None
-    """A lower figure that was read once; believed when the next one agrees."""
+    """A lower value that was read once; accepted when the next reading agrees."""
     latched_j: float | None = None
     """The energy when it was last condemned until a reset."""
     last_xid: int | None = None
@@ -203,7 +203,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class HealthAssessment:
-    """What follows from a watch."""
+    """The state that follows from a watch, with its reason."""
 
     state: HealthState
     reason: str
@@ -216,6 +216,7 @@ class HealthAssessment:
 
 
 def assess_health(watch: Watch) -> HealthAssessment:
+    """The state of the GPU, and the worst trouble as its reason."""
     worst = watch.troubles[0] if watch.troubles else None
     reason, message, action = "", "", Action.NONE
     if worst is not None and (watch.state == worst.state):
@@ -239,7 +240,7 @@ def assess_health(watch: Watch) -> HealthAssessment:
 
 
 def state_of(watch: Watch, policy: Policy = DEFAULTS) -> HealthState:
-    """The state that follows from troubles and silence."""
+    """The state that follows from the troubles and the time without readings."""
     worst = watch.troubles[0].state if watch.troubles else HealthState.HEALTHY
     if worst is HealthState.UNHEALTHY:
         return worst

@@ -1,6 +1,6 @@
-"""How far a GPU, a link, a node or a domain can be relied on: 0..1, where 1.0 is "no trouble is known".
+"""The reliability of a GPU, a link, a node or a domain: 0..1; 1.0: no incident is known.
 
-Every incident costs demerits, by how far it reached (`Weight`), and demerits halve every `HALF_LIFE_S`:
+Every incident costs demerits, by its severity (`Weight`), and demerits halve every `HALF_LIFE_S`:
 
     demerits(t) = sum of weight * 2^(-(t - when) / half-life)        at most MOST
     score       = e^(-demerits)
@@ -11,8 +11,8 @@ so scores multiply where demerits add, as chances of independent mishaps do:
     node     its own demerits and those of its GPUs: work that fills the node needs all of them
     domain   the mean over its nodes, so that a large domain is not worse for being large (`kgwe.placement.gang.score`)
 
-A GPU nobody has watched before scores 1.0: new hardware is not suspected, and a fleet without any agent is as it was.
-One number and its time hold the whole past, so it survives a restart in a few bytes.
+A GPU without a history scores 1.0: new hardware is not suspected, and a fleet without agents is not affected. One
+number and its time hold the whole history, so it survives a restart in a few bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST: Final = 5.0
 APPLICATIONS_MOST: Final = 0.1
 #: demerits below this are no trouble any more
 _LEAST: Final = 0.005
-#: scores nearer to each other than this are not worth telling anybody
+#: smaller differences between scores are not published
 TELLING: Final = 0.05
 _DIGITS: Final = 2
 
@@ -54,13 +54,13 @@ class Weight(float, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The past of one thing: `demerits` as they were at `at_s`."""
+    """The history of one object: its demerits at `at_s`."""
 
     demerits: float = 0.0
     at_s: float = 0.0
 
     def demerits_at(self, now_s: float) -> float:
-        """Time that has not passed forgives nothing."""
+        """The demerits left at `now_s`; a clock that went back forgives nothing."""
         left = self.demerits * 2 ** (-max(now_s - self.at_s, 0.0) / HALF_LIFE_S)
         return left if left >= _LEAST else 0.0
 
@@ -68,7 +68,7 @@ class Record:
         return score(self.demerits_at(now_s))
 
     def charge(self, weight: float, now_s: float) -> Record:
-        """With one more incident."""
+        """The record with one more incident."""
         at_s = max(now_s, self.at_s)
         left, most = self.demerits_at(at_s), APPLICATIONS_MOST if weight <= Weight.APPLICATION else MOST
         return self if weight <= 0 or left >= most else Record(min(left + weight, most), at_s)

@@ -1,4 +1,4 @@
-"""How a GPU's health follows from what is seen of it: one pure step per event, reading, look at the links, or reset.
+"""State transitions of a GPU's health: one pure step per event, reading, check of the links, or reset.
 
     watch = on_xid(watch, 79, now_s)            at once
     watch = on_reading(watch, reading, now_s)   every few seconds; nothing else heals
@@ -6,14 +6,14 @@
     watch = on_silence(watch, now_s)            when the driver did not answer
     watch = on_reset(watch, now_s)              the GPU was reset, or its driver reloaded
 
-What is promised, whatever the clock does:
+Guarantees, whatever the clock does:
 
-    into trouble at once (heat: after a while), out of it only after having been listened to for a quiet time
-    a fatal error stays until a reset, which an energy counter that starts anew also shows
-    silence never heals: a GPU that said nothing is Unknown until it speaks
-    a step of the clock counts `longest_step_s` at most, and a step back nothing
+    a trouble begins at once (heat: after a while) and ends only after a quiet time with readings
+    a fatal error stays until a reset; a restarted energy counter also shows a reset
+    silence never heals: a GPU without readings is Unknown until it answers
+    a step of the clock counts `longest_step_s` at most, and a step back counts nothing
     events of one moment give the same state and reason in any order
-    all that is kept is bounded
+    the stored state is bounded
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _CLASSES: Final = tuple(XidClass)
 _SLACK_J: Final = 1.0
 
 
-# --- what happens ----------------------------------------------------------------------------------------
+# --- events ----------------------------------------------------------------------------------------------
 
 
 def on_xid(watch: Watch, number: int, now_s: float, policy: Policy = DEFAULTS) -> Watch:
@@ -78,7 +78,7 @@ def on_xid(watch: Watch, number: int, now_s: float, policy: Policy = DEFAULTS) -
 
 
 def on_reading(watch: Watch, reading: Reading, now_s: float, policy: Policy = DEFAULTS) -> Watch:
-    """The instruments of the GPU. A reading in which nothing is known is no answer."""
+    """A reading of the GPU. A reading without any value is no answer."""
     watch = _advance(watch, now_s, policy)
     if reading.is_lost:
         message = "the driver has lost the GPU"
@@ -99,7 +99,7 @@ def on_reading(watch: Watch, reading: Reading, now_s: float, policy: Policy = DE
 
 
 def on_links(watch: Watch, links: Iterable[Link], now_s: float, policy: Policy = DEFAULTS) -> Watch:
-    """Which NVLinks are up. One that was never seen up may lead nowhere: nothing is wrong with it."""
+    """Which NVLinks are up. A link that was never up may be unconnected: that is no trouble."""
     watch = _advance(watch, now_s, policy)
     for link in links:
         known = _get_link(watch, link.index)
@@ -117,12 +117,12 @@ def on_links(watch: Watch, links: Iterable[Link], now_s: float, policy: Policy =
 
 
 def on_silence(watch: Watch, now_s: float, policy: Policy = DEFAULTS) -> Watch:
-    """The driver did not answer, or nobody asked: time passes, and heals nothing."""
+    """The driver did not answer, or was not asked: time passes and heals nothing."""
     return _update_state(_advance(watch, now_s, policy), policy)
 
 
 def on_reset(watch: Watch, now_s: float, policy: Policy = DEFAULTS) -> Watch:
-    """The GPU was reset: what was wrong is over unless it shows again, and it has to speak first."""
+    """The GPU was reset: its troubles are over unless they show again, and it must answer first."""
     return _update_state(_clear_after_reset(_advance(watch, now_s, policy)), policy)
 
 
@@ -135,7 +135,7 @@ def _advance(watch: Watch, now_s: float, policy: Policy) -> Watch:
 
 
 def _count_listening(watch: Watch, policy: Policy) -> Watch:
-    """It has answered: the time since the answer before counts, if that was not long ago."""
+    """It has answered: the time since the previous answer counts, if that was not long ago."""
     since = 0.0 if watch.heard_s is None else watch.clock_s - watch.heard_s
     gained = since if since <= policy.silent_s else 0.0
     return replace(watch, heard_s=watch.clock_s, listened_s=watch.listened_s + gained)
@@ -154,7 +154,7 @@ def _keep_since(times: Sequence[float], since_s: float) -> tuple[float, ...]:
 
 
 def _add_trouble(watch: Watch, trouble: Trouble, weight: float, policy: Policy) -> Watch:
-    """The trouble is there now; a new one, or one that was not seen for a while, is an incident."""
+    """The trouble is present now; a new one, or one not seen for a while, is an incident."""
     before = next((each for each in watch.troubles if each.key == trouble.key), None)
     is_new = before is None or (
         trouble.xid is not None and not trouble.until_reset and watch.clock_s - before.again_s >= policy.same_s
@@ -186,7 +186,7 @@ def _remove_healed(watch: Watch) -> Watch:
 def _count_contained(watch: Watch, policy: Policy) -> Watch:
     """One more contained error; too many of them condemn the GPU."""
     times = _keep_since(watch.contained_s, watch.clock_s - policy.window_s)
-    # One failure of memory is told in several ways at once.
+    # One failure of memory causes several errors at once.
     if not times or watch.clock_s - times[-1] >= policy.same_s:
         times = (*times, watch.clock_s)[-policy.contained_most :]
     watch = replace(watch, contained_s=times)
@@ -198,7 +198,7 @@ def _count_contained(watch: Watch, policy: Policy) -> Watch:
 
 
 def _record_incident(watch: Watch, incident: Incident, weight: float, policy: Policy) -> Watch:
-    """Write the incident down, and charge it to the GPU or to its link."""
+    """Record the incident, and charge it to the GPU or to its link."""
     past, link = watch.incidents, incident.link
     last = next((each for each in reversed(past) if each.key == incident.key), None)
     if last is not None and watch.clock_s - last.seen_s < policy.same_s:
@@ -213,7 +213,7 @@ def _record_incident(watch: Watch, incident: Incident, weight: float, policy: Po
 
 
 def _set_last_xid(watch: Watch, xid: Xid) -> Watch:
-    """Of several at one moment the gravest, so that their order does not matter."""
+    """The most severe XID of one moment, so that their order does not matter."""
     if watch.last_xid is not None and watch.clock_s == watch.xid_s:
         known = look_up(watch.last_xid)
         xid = min(known, xid, key=lambda each: (_CLASSES.index(each.xid_class), each.number))
@@ -224,7 +224,7 @@ def _set_last_xid(watch: Watch, xid: Xid) -> Watch:
 
 
 def _clear_after_reset(watch: Watch) -> Watch:
-    """As after a reset: no trouble, no counters; the past is kept."""
+    """The state after a reset: no troubles, no counters; the history is kept."""
     links = {
         index: LinkWatch(is_up=each.is_up, record=each.record)
         for index, each in (watch.links or {}).items()
@@ -237,7 +237,7 @@ def _clear_after_reset(watch: Watch) -> Watch:
 
 
 def _check_energy(watch: Watch, energy_j: float | None) -> Watch:
-    """A counter that starts anew shows that the GPU was reset; one odd reading shows nothing."""
+    """A restarted counter shows that the GPU was reset; a single odd reading shows nothing."""
     if energy_j is None:
         return watch
     known = [each for each in (watch.energy_j, watch.latched_j) if each is not None]
@@ -307,7 +307,7 @@ def _check_memory(watch: Watch, faults: Faults, policy: Policy) -> Watch:
 
 
 def _check_pending(faults: Faults, policy: Policy) -> Iterable[tuple[Trouble, float]]:
-    """What the GPU itself says of its memory."""
+    """Troubles that the GPU reports about its memory."""
     quiet_s = policy.quiet_s
     if faults.has_remap_failed:
         words = "a bad row of memory could not be replaced"
@@ -330,7 +330,7 @@ def _check_pending(faults: Faults, policy: Policy) -> Iterable[tuple[Trouble, fl
 
 
 def _counter_rise(before: int | None, now: int | None) -> int:
-    """How far a counter rose; one that was not known, or starts anew, did not."""
+    """How far a counter rose; 0 if it was unknown or restarted."""
     return 0 if before is None or now is None else max(now - before, 0)
 
 
@@ -350,7 +350,7 @@ def _with_link(watch: Watch, index: int, link: LinkWatch) -> Watch:
 
 
 def _check_links_down(watch: Watch, policy: Policy) -> Watch:
-    """Links are looked at more seldom than instruments: what was down when last looked at still is."""
+    """Links are checked less often than readings: a link counts as down until it is checked again."""
     down = [index for index, link in (watch.links or {}).items() if link.is_up is False]
     for index in down:
         trouble = _make_degraded(LINK_DOWN, f"NVLink {index} is down", policy, index)

@@ -1,7 +1,7 @@
-"""Which labels say where a node hangs in the network: ordered lists of keys, ready-made for those who write them.
+"""The node labels that declare the place of a node in the network, with presets for the common sources.
 
-Every level has a list of keys, the first one a node carries counts; a node that carries none of them says
-nothing about that level. NVLink beyond the box has labels of its own, for it need not follow the network.
+Every level has an ordered list of keys; the first one that a node has counts. A node without any of them has no known
+domain at that level. NVLink domains have their own labels, because they need not follow the network.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LabelLevel:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Where a node's place is read from; levels from the node outwards."""
+    """The labels of a node's place; levels from the node outwards."""
 
     levels: tuple[LabelLevel, ...]
     nvlink: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Labels:
         return tuple(level.name for level in self.levels)
 
     def place(self, node: str, labels: Mapping[str, str], gb_per_s: float | None = None) -> domains.Place:
-        """Where the labels put the node; `gb_per_s` is what its NICs carry, one direction."""
+        """The place that the labels declare; `gb_per_s`: bandwidth of its NICs, one direction."""
         from kgwe.model.network import domains  # noqa: PLC0415 - imports NumPy, which readers of API types do without
 
         path = tuple(_first_label(labels, level.keys) for level in self.levels)
@@ -69,7 +69,7 @@ TOPOGRAPH: Final = Labels(
     nvlink=("accelerator.topograph.run/domain", _CLIQUE),
 )
 
-# Before 1.0 the same place went by two names, one after the other.
+# Before 1.0 the labels had these names.
 TOPOGRAPH_LEGACY: Final = Labels(
     levels=(
         LabelLevel("leaf", (_LEGACY + "leaf", _LEGACY + "block")),
@@ -117,7 +117,7 @@ CLOUD: Final = Labels(
     nvlink=(_AWS_NVLINK, _CLIQUE),
 )
 
-# For those who label by hand.
+# For labels written by hand.
 LEAF_SPINE: Final = Labels(
     levels=(
         LabelLevel("leaf", ("kgwe.nvidia.io/leaf",)),
@@ -139,7 +139,7 @@ PRESETS: Final[Mapping[str, Labels]] = {
     "leafSpine": LEAF_SPINE,
 }
 
-#: every label that names an NVLink domain, for those who list the levels of the network themselves
+#: every label that names an NVLink domain, for configurations that list the levels themselves
 NVLINK_KEYS: Final = (
     "kgwe.nvidia.io/nvlink-domain",
     "accelerator.topograph.run/domain",
@@ -156,7 +156,7 @@ def get_preset(name: str) -> Labels:
 
 
 def detect_preset(nodes: Iterable[Mapping[str, str]]) -> str:
-    """The preset that tells the leaf of most nodes, given every node's labels; topograph when none tells any."""
+    """The preset that gives the most nodes a leaf, from the labels of all nodes; topograph if none does."""
     listed = list(nodes)
     told = {
         name: sum(bool(_first_label(labels, found.levels[0].keys)) for labels in listed)

@@ -1,4 +1,4 @@
-"""Where nodes hang in the network: an immutable tree of domains, laid out as flat arrays.
+"""The network as an immutable tree of domains, in flat arrays.
 
     cluster                          the root, of everything
       core ── spine ── leaf ── node  levels, counted from the node: leaf 0, spine 1, core 2
@@ -7,12 +7,12 @@
 Nodes are put in tree order, so that every domain is a slice of it and a sum over all domains of a level is one
 `np.add.reduceat`. An array given to the tree's methods is in this order too; `order` brings one there.
 
-A domain is known by its path from the top, so `rack-1` under two spines is two racks. A node that does not say
-where it hangs gets a domain of its own at each level it is silent about: such a domain is near nothing. Where
-other nodes of its leaf tell the spine and do not disagree, it is believed.
+A domain is identified by its path from the top, so `rack-1` under two spines is two racks. A node without a known
+domain at a level gets a domain of its own there: it is near nothing. If the other nodes of its leaf agree on the
+spine, the node is in that spine too.
 
 Distances are counted in switches passed: 1 inside a leaf, 3 inside a spine, and 2 between leaves declared as
-connected. A place not known is farther than every place known.
+connected. An unknown place is farther than every known one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NO_DOMAIN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one node says it hangs."""
+    """The declared place of one node in the network."""
 
     node: str
     path: tuple[str, ...] = ()
@@ -51,12 +51,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast a domain is. None: not said."""
+    """The bandwidth of a domain. None: not declared."""
 
     gb_per_s: float | None = None
-    """What one node gets inside the domain, one direction."""
+    """Bandwidth of one node inside the domain, one direction."""
     oversubscription: float | None = None
-    """Bandwidth of the members over bandwidth towards the parent; 1 is non-blocking, and taken when nobody says."""
+    """Bandwidth of the members over bandwidth towards the parent; 1 is non-blocking, and the default."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Level:
     """Domain of the next level that holds each domain; 0, the root, at the last level."""
     known: NDArray[np.bool_]
     gb_per_s: NDArray[np.float64]
-    """What one node gets inside each domain; infinite where nothing was said."""
+    """Bandwidth of one node inside each domain; infinite: not declared."""
     oversubscription: NDArray[np.float64]
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class Tree:
     """node -> NVLink domain, or NO_DOMAIN."""
     node_gb_per_s: NDArray[np.float64]
     connected: frozenset[tuple[int, int, int]] = field(default_factory=frozenset)
-    """(level, domain, domain): declared to be nearer than their parent tells; both ways round."""
+    """(level, domain, domain): declared to be nearer than their common parent; in both directions."""
 
     @functools.cached_property
     def position(self) -> Mapping[str, int]:
@@ -113,7 +113,7 @@ class Tree:
 
     @property
     def unknown_hops(self) -> int:
-        """What stands for a distance that is not known: more than any known one."""
+        """The number for an unknown distance: larger than any known one."""
         return 2 * len(self.levels) + 3
 
     def level(self, name: str) -> int:
@@ -217,7 +217,7 @@ def build_tree(
     """The tree of these nodes; `levels` names the levels, the nearest first.
 
     `speeds` says per level, `domain_speeds` per (level, domain) how fast it is; `connected` are (level, domain,
-    domain) nearer to each other than their parent tells.
+    domain) that are nearer to each other than their common parent.
     """
     if len({place.node for place in places}) != len(places):
         raise errors.InvariantBroken("a node has two places in the network")
@@ -242,7 +242,7 @@ def build_tree(
 
 
 def _complete_paths(places: Sequence[Place], levels: int) -> list[tuple[str, ...]]:
-    """Paths of full length, with what other nodes of the same domain tell about the levels above."""
+    """Paths of full length, completed from other nodes of the same domain."""
     paths = [[*place.path, *[""] * levels][:levels] for place in places]
     for level in range(levels - 1):
         for upper in range(level + 1, levels):
@@ -269,7 +269,7 @@ _SortKey = tuple[tuple[bool, tuple[tuple[int, str], ...], str], ...]
 
 
 def _sort_key(place: Place, path: tuple[str, ...]) -> _SortKey:
-    """Top level first; where one is not known, by the nearest that is, so that a known leaf stays together."""
+    """Top level first; an unknown domain sorts by the nearest known one below, so that a known leaf stays together."""
     parts = []
     for level in reversed(range(len(path))):
         name = path[level] or _stand_in_name(path, level)
@@ -279,7 +279,7 @@ def _sort_key(place: Place, path: tuple[str, ...]) -> _SortKey:
 
 
 def _stand_in_name(path: tuple[str, ...], level: int) -> str:
-    """What tells unknown domains of a level apart: the nearest known domain below; empty: the node alone does."""
+    """The name that distinguishes unknown domains: the nearest known domain below; empty: there is none."""
     return next((path[below] for below in reversed(range(level)) if path[below]), "")
 
 
@@ -298,7 +298,7 @@ def _number_domains(
         starts, last = [], None
         for node, path in enumerate(paths):
             stand_in = path[number] or _stand_in_name(path, number)
-            # Without a name and without anything known below, a node shares its domain with nobody.
+            # Without a name and without a known domain below, a node has a domain of its own.
             identity = (int(above[node]), bool(path[number]), stand_in or node)
             if identity != last:
                 starts.append(node)
@@ -323,7 +323,7 @@ def _number_domains(
 
 
 def _override_speed(speed: Speed, usual: Speed) -> Speed:
-    """What is said of a domain, and of its level where the domain is silent."""
+    """The bandwidth of a domain, with that of its level where it declares none."""
     return Speed(speed.gb_per_s or usual.gb_per_s, speed.oversubscription or usual.oversubscription)
 
 

@@ -21,7 +21,7 @@ HALF_LIFE_S: Final = 7 * 86_400.0
 PRIOR: Final = 4.0
 #: scores nearer to each other than this are the same to placement
 STEP: Final = 0.05
-# More says nothing new, and would take long to be outweighed.
+# A limit, so that old counts can be outweighed.
 _MOST: Final = 1_000.0
 _LEAST: Final = 0.01
 
@@ -35,7 +35,7 @@ class Outcomes:
     at_s: float = 0.0
 
     def at(self, now_s: float) -> Outcomes:
-        """The same past, seen from later; a clock that went back changes nothing."""
+        """The counts, decayed to `now_s`; a clock that went back changes nothing."""
         if now_s <= self.at_s:
             return self
         kept = 2.0 ** (-(now_s - self.at_s) / HALF_LIFE_S)
@@ -57,5 +57,5 @@ class Outcomes:
 
     @property
     def is_forgotten(self) -> bool:
-        """Whether so little is left of it that it makes no difference."""
+        """Whether too little is left of it to make a difference."""
         return self.completed < _LEAST and self.lost < _LEAST

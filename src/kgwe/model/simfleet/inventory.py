@@ -286,7 +286,7 @@ def _mig_labels(node: FleetNode) -> dict[str, str]:
     profiles = [instance.placement.profile for gpu in node.gpus for instance in gpu.instances]
     if node.model.geometry is None:
         return {}
-    # Nobody plays mig-manager; the other labels stay as the GPU operator leaves them.
+    # The mig-manager is not simulated; the other labels are those of the GPU operator.
     managed = {"gpu.deploy.mig-manager": "false"}
     if not profiles:
         return {"mig.config": "all-disabled", "mig.config.state": "success", **managed}

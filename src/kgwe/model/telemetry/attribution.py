@@ -1,20 +1,19 @@
-"""Whose work a GPU does: the use of a GPU split among the pods on it.
+"""Attribution of GPU usage to pods.
 
-A *unit* is what work runs on: a GPU, or one MIG instance of a cut GPU. Drivers and exporters know how busy a unit is,
-and sometimes how busy each process keeps it; the two are measured over different moments and never quite agree. Here
-they are made to agree, in integers, so that nothing is counted twice and nothing is lost:
+A *unit* is what processes run on: a GPU, or one MIG slice of a partitioned GPU. Drivers and exporters know how busy a
+unit is, and sometimes how busy each process keeps it. The two are measured at different moments and never quite agree.
+Here they are reconciled, in integers, so that nothing is counted twice and nothing is lost:
 
     pods + other + idle + unknown = WHOLE, exactly, for every unit and for every GPU
 
-    pods      what each pod's processes did
-    other     busy, but not by a process of a pod that is known: the host's own, or gone before anyone looked
+    pods      the usage of each pod's processes
+    other     busy, but not by a process of a known pod: host processes, or processes that ended too soon
     idle      measured, and nothing ran
     unknown   not measured: never shown as idle
 
-What the unit as a whole was busy is never exceeded: four processes that each report 99 % of one GPU had a quarter
-each. Where processes account for less than the whole, the rest is nobody's (`other`), unless one pod has the unit to
-itself. Processes without a figure of their own share what the others leave, by the memory they hold: an estimate, and
-marked as one.
+The usage of the whole unit is never exceeded: four processes that each report 99 % of one GPU had a quarter each. Where
+processes account for less than the whole, the rest is `other`, unless one pod has the unit to itself. Processes without
+a figure of their own share the remainder by the memory they hold: an estimate, and marked as one.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ NO_POD: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one process does to a unit."""
+    """The usage of a unit by one process."""
 
     pod: str
-    """Whose it is; empty: no pod's that is known."""
+    """The pod of the process; empty: unknown."""
     util: float | None = None
     memory_mib: int | None = None
     is_estimate: bool = False
@@ -48,7 +47,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class TimeShares:
-    """A unit's time, split. The parts are checked to add up."""
+    """The time of a unit, split. The parts must add up to WHOLE."""
 
     pods: tuple[tuple[str, int], ...] = ()
     """(pod, part), each pod once, in order of name; a pod that is there and did nothing has 0."""
@@ -56,7 +55,7 @@ class TimeShares:
     idle: int = 0
     unknown: int = 0
     is_estimate: bool = False
-    """Part of it was split by memory for want of a measurement."""
+    """Part of it was split by memory, because it was not measured."""
 
     def __post_init__(self) -> None:
         parts = [*(part for _, part in self.pods), self.other, self.idle, self.unknown]
@@ -224,9 +223,9 @@ def combine_instances(parts: Sequence[tuple[int, TimeShares]], whole: int) -> Ti
 
 
 def split_by_shares(pieces: Mapping[str, int], of: int) -> TimeShares:
-    """What pods hold of a unit that is offered in `of` equal pieces; what nobody holds is idle.
+    """The parts of a unit that pods hold, if it is offered in `of` equal shares; shares that no pod holds are idle.
 
-    More pieces than are offered cannot be held: then each has its part of what there is.
+    If pods hold more shares than are offered, each gets its part of the whole.
     """
     names = sorted(name for name, count in pieces.items() if count > 0)
     weights = [pieces[name] for name in names]

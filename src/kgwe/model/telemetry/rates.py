@@ -1,8 +1,8 @@
-"""Rates from counters that only ever grow, until they wrap around or begin anew.
+"""Rates of counters that only grow, until they wrap around or restart.
 
-A counter smaller than before has either wrapped or was reset (the driver was loaded again, the GPU was reset). It
-wrapped if the step over the top is one the hardware could have made in the time; otherwise how much was counted
-before the reset is not known, and neither is the rate.
+A counter that is smaller than before has wrapped or was reset (the driver was reloaded, or the GPU was reset). It
+wrapped if the hardware could have made the step over the top in the time. Otherwise the amount counted before the reset
+is unknown, and so is the rate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Everything that was measured on a machine at one moment, put together. None is "not known", never zero."""
+"""Everything measured on a machine at one moment. None is "not known", never zero."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class GpuSample:
     memory: Memory | None = None
     nvlink: Traffic = Traffic()
     peers: Mapping[str, Traffic] = field(default_factory=dict)
-    """uuid -> traffic over the links that lead to that GPU and nowhere else; behind a switch nobody can tell."""
+    """uuid -> traffic over direct links to that GPU; unknown behind a switch."""
     instances: tuple[InstanceSample, ...] = ()
 
     @property

@@ -1,14 +1,14 @@
-"""How much better work that runs could have been placed: where it is, against where the planner would have put it.
+"""Regret: how much better a running workload could have been placed, compared with what the planner would choose.
 
-Both are measured in the same state, that without the work, and by the same means:
+Both placements are measured in the same state, without the workload, and in the same way:
 
     gb_per_s     the ring through all its GPUs, in tree order, one direction, as nccl-tests would measure it
     leaves       leaves of the network that it spans
-    islands      groups of GPUs that belong together, were all free, and are taken in part
-    fragmented   idle GPU, in thousandths of a GPU, that a pod drawn from what the cluster is asked for cannot use
+    islands      groups of connected GPUs that were all free and are taken in part
+    fragmented   idle GPU, in thousandths of a GPU, that a random pod of the mix cannot use
 
-Nothing is booked: the snapshot is afterwards what it was. GPUs that nobody names are taken to be the best the node
-had, so the regret is never more than the real one.
+Nothing is booked: the snapshot is unchanged afterwards. Unknown GPUs are taken to be the best the node had, so the
+regret is never more than the real one.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from kgwe.placement.refusal import Refusal
 
 Mix = Mapping["Request", int]
-"""What the cluster is asked for: pods of each kind."""
+"""The requests of the cluster: request -> number of pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a placement is worth."""
+    """The measures of a placement."""
 
     #: None: a single GPU, nothing to join; 0: not known
     gb_per_s: float | None
@@ -62,7 +62,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """What it has, and what it could have had."""
+    """The measures of the actual and of the best placement."""
 
     actual: Measure
     best: Measure
@@ -76,7 +76,7 @@ class Regret:
 
     @property
     def leaves(self) -> int:
-        """Leaves spanned beyond those that would do."""
+        """Leaves spanned beyond those of the best placement."""
         return max(self.actual.leaves - self.best.leaves, 0) if self.actual.leaves and self.best.leaves else 0
 
     @property
@@ -85,7 +85,7 @@ class Regret:
 
     @property
     def fragmented(self) -> float:
-        """Thousandths of GPUs made useless beyond those that had to be."""
+        """Thousandths of a GPU that the best placement would have left usable."""
         return max(self.actual.fragmented - self.best.fragmented, 0.0)
 
     @property
@@ -94,18 +94,15 @@ class Regret:
 
 
 class Hindsight:
-    """Looks back on placements in one fleet; made anew when its nodes change."""
+    """Measures the regret of placements in one fleet; create a new one when its nodes change."""
 
     def __init__(self, place: FleetView) -> None:
         self._place = place
         self._tree = place.tree
         self._search = GangSearch(place.fitter, place.tree)
 
-    def regret(self, ask: Ask, grants: Sequence[Grant], mix: Mix) -> Regret | Refusal:
-        """What the planner would have made of the ask, had its pods not been where `grants` say.
-
-        A refusal: it would not have placed the work at all.
-        """
+    def measure_regret(self, ask: Ask, grants: Sequence[Grant], mix: Mix) -> Regret | Refusal:
+        """The regret of the ask, whose pods hold `grants`; a refusal: the planner would not have placed it at all."""
         place, snapshot = self._place, self._place.snapshot
         with _release_all(snapshot, grants):
             found = planner.make_plan(place, ask, rng=NO_CHANCE, explain=False)
@@ -155,7 +152,7 @@ def ring_gb_per_s(search: GangSearch, grants: Iterable[Grant]) -> float | None:
 
 
 def count_leaves(snapshot: Snapshot, tree: Tree, grants: Iterable[Grant]) -> int:
-    """Leaves that the work spans; 0 when one of its nodes does not say where it hangs."""
+    """Leaves that the grants span; 0: the leaf of a node is unknown."""
     places = [tree.position.get(snapshot.nodes[grant.node].name) for grant in grants]
     if not tree.levels or None in places:
         return 0
@@ -164,7 +161,7 @@ def count_leaves(snapshot: Snapshot, tree: Tree, grants: Iterable[Grant]) -> int
 
 
 def count_broken_islands(snapshot: Snapshot, grants: Iterable[Grant]) -> int:
-    """Islands that are whole and free, and of which the grants would take a part."""
+    """Free islands of which the grants would take a part."""
     taken: dict[int, int] = {}
     for grant in grants:
         taken[grant.node] = taken.get(grant.node, 0) | grant.gpu_mask
@@ -188,7 +185,7 @@ def _measure_fragmented_with(fitter: Fitter, grants: Iterable[Grant], nodes: NDA
 
 
 def measure_fragmented(fitter: Fitter, nodes: NDArray[np.intp], mix: Mix) -> float:
-    """Idle GPU of the nodes, in thousandths of a GPU, that a pod drawn from the mix could not use."""
+    """Idle GPU of the nodes, in thousandths of a GPU, that a random pod of the mix could not use."""
     free = fitter.snapshot.milli[nodes]
     idle, total = int(free.sum()), sum(mix.values())
     if not idle or not total:

@@ -6,7 +6,7 @@ one of those left on its GPU. A share that was advised already is excluded by it
 there is another.
 
 A pod without a plan gets a share of the GPU with fewest left, so that other GPUs stay free: the rule by which the
-engine plans shares. Shares needed by plans of others are used only when nothing else is left.
+engine plans shares. Shares that other pods are planned to have are used only when nothing else is left.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: code of nodes that do not have the label
 _ABSENT = -1
-# Constraints remembered, the oldest forgotten first: nodes to avoid make ever new ones.
+# Constraints remembered, the oldest forgotten first: excluded nodes make ever new ones.
 _KEPT = 2048
 #: matchFields may name only this
 NAME_FIELD = "metadata.name"
@@ -124,7 +124,7 @@ class LabelIndex:
         return result
 
     def match_taints(self, tolerations: tuple[Toleration, ...]) -> NDArray[np.bool_]:
-        """Nodes without a taint that keeps the pod away; PreferNoSchedule keeps nobody away."""
+        """Nodes without a taint that excludes the pod; PreferNoSchedule excludes none."""
         fine = [
             all(
                 taint.effect == "PreferNoSchedule" or any(each.tolerates(taint) for each in tolerations)

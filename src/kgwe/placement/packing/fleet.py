@@ -1,7 +1,7 @@
-"""The fleet a packing policy looks at: free CPU, memory and GPU shares of every node, as flat arrays.
+"""The fleet as packing policies see it: free CPU, memory and GPU shares of every node, as flat arrays.
 
-One column per node, one row per GPU. GPUs are 1000 milli; a node with fewer GPUs than the widest one has rows that
-are never free. Nothing leaves and nothing moves: `place` is the only change, and it refuses to oversubscribe.
+One column per node, one row per GPU. A GPU is 1000 milli; nodes with fewer GPUs than the widest have rows that are
+never free. Pods neither leave nor move: `place` is the only change, and it refuses to oversubscribe.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PODS_PER_NODE = 1001
 
 
 class Demand(NamedTuple):
-    """What a pod asks for, as far as the value of a place is concerned: pods of equal demand are interchangeable."""
+    """What a pod requests, as far as prices are concerned: pods of equal demand are interchangeable."""
 
     cpu_milli: int
     gpu_milli: int  # per GPU
@@ -63,7 +63,7 @@ class NodeSpec:
 
 
 class Fleet:
-    """Free amounts per node; the derived arrays are kept in step by `place`."""
+    """Free amounts per node; `place` keeps the derived arrays consistent."""
 
     def __init__(self, nodes: Sequence[NodeSpec]) -> None:
         count, width = len(nodes), max(node.gpus for node in nodes)
@@ -88,14 +88,14 @@ class Fleet:
         return np.array([demand.allows(model) for model in self.models])
 
     def allowed(self, demand: Demand) -> BoolArray:
-        """For each node, whether its model suits the demand."""
+        """For each node, whether the demand may use its model."""
         spec = demand.gpu_spec if demand.num_gpu else ""
         if spec not in self._allowed:
             self._allowed[spec] = self.allowed_models(demand)[self.model]
         return self._allowed[spec]
 
     def fits(self, pod: Pod) -> BoolArray:
-        """For each node, whether the pod fits as things are."""
+        """For each node, whether the pod fits now."""
         demand = pod.demand
         fits: BoolArray = (self.cpu_free >= demand.cpu_milli) & (self.memory_free >= pod.memory_mib)
         fits &= self.pods < PODS_PER_NODE
@@ -111,17 +111,17 @@ class Fleet:
         return fits
 
     def find_whole_gpus(self, node: int, count: int) -> tuple[int, ...]:
-        """The `count` lowest-index GPUs of a node that nobody uses."""
+        """The `count` unused GPUs of a node with the lowest numbers."""
         return tuple(int(gpu) for gpu in np.flatnonzero(self.gpus[:, node] == GPU_MILLI)[:count])
 
     def find_tightest_gpus(self, node: int, demand: Demand) -> tuple[int, ...]:
-        """The GPUs with the least free share that still holds the demand, lowest index first among equals."""
+        """The GPUs with the smallest free share that holds the demand; ties go to the lowest number."""
         free = self.gpus[:, node]
         order = np.argsort(free, kind="stable")
         return tuple(int(gpu) for gpu in order if free[gpu] >= demand.gpu_milli)[: demand.num_gpu]
 
     def place(self, pod: Pod, node: int, gpus: Sequence[int]) -> None:
-        """Take the pod's share; InvariantBroken, with nothing changed, when it is not there to take."""
+        """Book the pod; InvariantBroken, with nothing changed, if it does not fit."""
         demand = pod.demand
         chosen = self.gpus[list(gpus), node]
         if (

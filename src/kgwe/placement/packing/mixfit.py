@@ -1,16 +1,16 @@
 """MixFit: our packing policy. A pod goes where it costs the fleet's future least.
 
-Everything is priced in milli of GPU that the coming mix could have used:
+All prices are in milli of GPU that the expected mix could have used:
 
-- on the GPU: worth of the free share before and after (`value.ShareWorth`, cutting-stock prices);
-- on the node: free GPU is only worth what the CPU beside it can bring to use (`prices.CpuReach`), so eaters of CPU go
-  where CPU is plentiful, small eaters fill CPU-poor nodes, and pods without GPU go where the GPUs are gone;
+- on the GPU: the worth of the free share before and after (`value.ShareWorth`, cutting-stock prices);
+- on the node: free GPUs are worth only what the CPU beside them can serve (`prices.CpuReach`). So demands with much CPU
+  go where CPU is plentiful, small ones fill nodes with little CPU, and pods without GPUs go where no GPU is free;
 - in the fleet: models that some pods cannot do without (`prices.ModelRent`), and nodes with several whole GPUs that
   large pods need (`prices.GroupRent`).
 
-The policy knows the state of the fleet and the mix, nothing of the order of what comes. It assumes that pods keep
-coming until the fleet is full and a little longer. Prices are brought up to date every few pods; nothing else is
-remembered, so it can be started on any half-full fleet.
+The policy knows the state of the fleet and the mix, not the order of arrivals. It assumes that pods keep coming until
+the fleet is full and a little longer. Prices are updated every few pods; nothing else is remembered, so it can start on
+any half-full fleet.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MixFit:
         self._full_cpu = max(int(fleet.cpu_free.max()), 1)
 
     def learn(self, mix: Mix) -> None:
-        """Go on with another mix; the prices so far are where the new ones start from."""
+        """Continue with another mix; the new prices start from the present ones."""
         self._shares = ShareWorth(mix, before=self._shares)
         self._reach = CpuReach(mix)
         self._models = ModelRent(self._fleet, mix, before=self._models)
@@ -68,10 +68,10 @@ class MixFit:
         fleet = self._fleet
         lost, whole_after = self._value_taken(demand, nodes)
         cpu_after = fleet.cpu_free[nodes] - demand.cpu_milli
-        usable_after = self._reach.usable(self._worth[nodes] - lost, cpu_after, self._gpu_worth)
+        usable_after = self._reach.usable_worth(self._worth[nodes] - lost, cpu_after, self._gpu_worth)
         cost = self._usable[nodes] - usable_after
         cost += self._models.rent[nodes] * lost
-        cost += self._groups.losses(nodes, whole_after, cpu_after)
+        cost += self._groups.price_losses(nodes, whole_after, cpu_after)
         cost += fleet.gpu_free[nodes] / self._full_gpu + fleet.cpu_free[nodes] / self._full_cpu
         return -cost
 
@@ -94,7 +94,7 @@ class MixFit:
         fleet = self._fleet
         self._levels[:, nodes] = fleet.gpus[:, nodes] // GRID
         self._worth[nodes] = self._shares.worth[self._levels[:, nodes]].sum(axis=0)
-        self._usable[nodes] = self._reach.usable(self._worth[nodes], fleet.cpu_free[nodes], self._gpu_worth)
+        self._usable[nodes] = self._reach.usable_worth(self._worth[nodes], fleet.cpu_free[nodes], self._gpu_worth)
         self._groups.refresh(nodes)
 
     @property
@@ -124,4 +124,4 @@ class MixFit:
         self._models.update()
         self._groups.update(coming)
         self._worth = self._shares.worth[self._levels].sum(axis=0)
-        self._usable = self._reach.usable(self._worth, fleet.cpu_free, self._gpu_worth)
+        self._usable = self._reach.usable_worth(self._worth, fleet.cpu_free, self._gpu_worth)

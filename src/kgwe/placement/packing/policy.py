@@ -1,8 +1,8 @@
-"""What a packing policy is: a score per node, and the GPUs on the node that won.
+"""The interface of packing policies: a score per node, and the GPUs on the chosen node.
 
-The replay asks for the scores of the nodes where a pod fits, takes the largest (first node on ties) and asks for GPUs
-there. A policy never refuses: whatever fits is placed. It sees the present state and the mix of demands, never
-what comes next.
+The replay gets the scores of the nodes where a pod fits, takes the node with the largest (the first on ties) and lets
+the policy choose its GPUs. A policy never refuses: every pod that fits is placed. It knows the present state and the
+mix of demands, but not the order of arrivals.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 class Policy(Protocol):
     def scores(self, demand: Demand, nodes: IntArray) -> FloatArray | IntArray:
-        """One score for each of these nodes, on all of which the demand fits; larger is better."""
+        """A score for each of these nodes, on all of which the demand fits; larger is better."""
 
     def choose_gpus(self, demand: Demand, node: int) -> tuple[int, ...]:
         """GPUs for the demand on a node where it fits."""
 
     def placed(self, demand: Demand, node: int, gpus: tuple[int, ...]) -> None:
-        """Told after every placement, when the fleet has already changed."""
+        """Called after every placement, when the fleet has already changed."""
 
 
 class PolicyFactory(Protocol):
@@ -31,7 +31,7 @@ class PolicyFactory(Protocol):
 
 
 class Mix:
-    """The demands a fleet sees and how often: what a policy may know of the future.
+    """The demands of a fleet and their frequencies: what a policy may know of the future.
 
     `counts` are whole numbers, so that sums over the mix stay exact; `weights` are the same as shares of one.
     """

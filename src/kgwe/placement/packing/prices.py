@@ -1,6 +1,6 @@
-"""What else makes a free GPU scarce: its model, and its intact neighbours.
+"""Prices of free GPUs beyond their share worth: for their model, their free neighbours, and the CPU beside them.
 
-Both are prices in the unit of share worth (milli), set by demand over supply for the load still expected.
+Prices are in the unit of share worth (milli) and follow from demand and supply for the load still expected.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from kgwe.placement.packing.fleet import Demand, Fleet, FloatArray, IntArray
     from kgwe.placement.packing.policy import Mix
 
-# How sharply those who may choose avoid a dear model. From 0.1 to 1 results move by about 0.1 points; at 0.01 a list
-# with a third of its pods bound to a model loses a whole point.
+# How sharply demands with a choice of models avoid an expensive one. From 0.1 to 1 results move by about 0.1 points; at
+# 0.01 a list with a third of its pods bound to a model loses a whole point.
 _MODEL_TEMPERATURE = 0.1
 _MODEL_STEP = 0.5
 _MODEL_FIRST_ROUNDS = 50
 _MODEL_ROUNDS = 3
-# Three times its worth: a model that is needed entirely by those who can use no other.
+# Three times its worth: a model whose whole supply is needed by demands that can use no other.
 _MODEL_DEAREST = 3.0
 # Share of a group's milli that breaking it costs when as many are expected as there are. Nothing at all lets single
-# pods break every group early; much more than this makes them take worse GPUs than they need to.
+# pods break every group early; much more than this makes them take worse GPUs than necessary.
 _GROUP_SHARE = 0.01
 
 
 class ModelRent:
-    """Per node, what a milli costs beyond its worth because others can use no other model.
+    """Per node, the price of a milli beyond its worth, because some demands can use no other model.
 
-    The load to come is spread over the free GPUs of the models it may use; who may choose avoids dear models. Rents
-    are right when every model gets what it has free.
+    The expected load is spread over the free GPUs of the models it may use; demands with a choice avoid expensive
+    models. Prices are right when every model gets as much load as it has free.
     """
 
     def __init__(self, fleet: Fleet, mix: Mix, before: ModelRent | None = None) -> None:
@@ -50,7 +50,7 @@ class ModelRent:
         self.rent: FloatArray = np.zeros(len(fleet))
 
     def update(self) -> None:
-        if len(self._share) < 2 and self._allowed.all():  # noqa: PLR2004 -- nobody is choosy
+        if len(self._share) < 2 and self._allowed.all():  # noqa: PLR2004 -- all demands may use all models
             return
         fleet = self._fleet
         free = np.bincount(fleet.model, weights=fleet.gpu_free, minlength=len(fleet.models)) + 1
@@ -64,7 +64,7 @@ class ModelRent:
 
 
 class GroupRent:
-    """What it costs to break the last nodes on which pods with several GPUs can run.
+    """The price of breaking the last nodes on which pods with several GPUs can run.
 
     For every such demand m of the mix a node has room for q(m) = min(whole GPUs / GPUs of m, CPU / CPU of m) pods.
     Losing one costs its milli times a share that grows with (pods of m to come / room left in the fleet) squared:
@@ -93,8 +93,8 @@ class GroupRent:
             for m, per_milli, room in zip(self._demands, self._per_milli, self._room, strict=True)
         ]
 
-    def losses(self, nodes: IntArray, whole_after: IntArray, cpu_after: IntArray) -> FloatArray:
-        """For each of the nodes, the price of the room that goes when it is left with that many whole GPUs and CPU."""
+    def price_losses(self, nodes: IntArray, whole_after: IntArray, cpu_after: IntArray) -> FloatArray:
+        """For each of the nodes, the price of the room lost if it is left with that many whole GPUs and that CPU."""
         losses: FloatArray = np.zeros(len(nodes))
         for m, room, price in zip(self._demands, self._room, self._price, strict=True):
             losses += price * (room[nodes] - self._room_for(m, nodes, whole_after, cpu_after))
@@ -112,14 +112,14 @@ class GroupRent:
 
 
 class CpuReach:
-    """What part of a node's free GPU its free CPU can bring to use.
+    """The part of a node's free GPUs that its free CPU can serve.
 
     A demand that takes d milli-CPU per GPU can use min(1, rho / d) of a node that has rho milli-CPU per free GPU. Its
-    mean over the mix, weighted by load, is what one pod drawn at random could use; a node waits for several and
-    misses out only when none of `_DRAWS` suits.
+    mean over the mix, weighted by load, is what one random pod could use. A node waits for several pods and loses only
+    if none of `_DRAWS` fits.
     """
 
-    # Few: CPU outweighs the fit of the GPU. Many: nodes run dry of CPU, waiting for small eaters that never come.
+    # Few: CPU outweighs the fit of the GPU. Many: nodes run out of CPU, waiting for small demands that never come.
     # The most sensitive number here: the default list gives 96.25 at 3, 96.1 at 2.5 and at 4, 95.4 at 10.
     _DRAWS = 3
     _STEP = 10  # milli-CPU per GPU between entries of the table
@@ -136,8 +136,8 @@ class CpuReach:
                 load += milli
         self._table: FloatArray = 1 - (1 - reach / max(load, 1)) ** self._DRAWS
 
-    def usable(self, worth: FloatArray, cpu: IntArray, gpu_worth: float) -> FloatArray:
-        """The part of `worth` that comes to use with that much CPU beside it."""
+    def usable_worth(self, worth: FloatArray, cpu: IntArray, gpu_worth: float) -> FloatArray:
+        """The part of `worth` that can be used with that much CPU beside it."""
         density = cpu * (gpu_worth / self._STEP) / np.maximum(worth, 1e-6)
         usable: FloatArray = worth * self._table[np.minimum(density, len(self._table) - 1).astype(np.int64)]
         return usable

@@ -1,19 +1,19 @@
-"""What a free share of a GPU is worth, given what is still to come.
+"""The worth of a free share of a GPU, given the pods still to come.
 
-A GPU with 530 milli free is worth more than its size says when 470s come by the dozen, and a GPU with 190 is worth
-next to nothing when only a few 160s will ever ask for it. This is the cutting-stock problem: cover the coming shares
-with the GPUs there are, least waste first. Its dual has one number per share size, the *rent* mu(s): what a pod of
-that size is missed elsewhere. A hole of r milli is then worth the best sequence of pods that could fill it,
+A GPU with 530 milli free is worth more than its size if many 470s are expected, and one with 190 is worth almost
+nothing if only a few 160s will ever come. This is the cutting-stock problem: cover the expected shares with the free
+GPUs at least waste. Its dual has one number per share size, the *price* mu(s) of a pod of that size. A gap of r milli
+is then worth the best sequence of pods that could fill it,
 
     worth(r) = max over sequences with sum(s) <= r of  sum(s - mu(s)),
 
-and placing s into r loses worth(r) - worth(r - s). Rents are right when the imagined sequences use each size as often
-as it will come, so each update compares both and moves the rents: too often used, dearer.
+and placing s into r loses worth(r) - worth(r - s). Prices are right when the imagined sequences use each size as often
+as it will come. Each update compares the two and adjusts the prices: a size that is used too often becomes dearer.
 
-Two deliberate departures. The maximum is a soft one (temperature * log of the sum of exponentials over all sequences,
-computed for all r at once by the renewal equation): of two holes with the same best filling, the one with more ways
-to be filled is worth more, which is what matters when arrivals are random. And rents follow the state of the fleet by
-one step per update instead of being solved for anew: the state moves slowly.
+Two deliberate differences. The maximum is a soft one (temperature * log of the sum of exponentials over all sequences,
+computed for all r at once by the renewal equation): of two gaps with the same best filling, the one that can be filled
+in more ways is worth more, which matters when arrivals are random. And prices follow the fleet by one step per update
+and are not solved again each time, because the fleet changes slowly.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ LEVELS = GPU_MILLI // GRID
 _TEMPERATURE = 7.0
 # Part of the log-ratio of imagined to expected use that one update corrects.
 _STEP = 0.5
-# Rounds until the rents of an empty fleet stand still.
+# Rounds until the prices of an empty fleet converge.
 _FIRST_ROUNDS = 200
 # Rounds after the mix was counted again.
 _LATER_ROUNDS = 20
-# Pods added to both sides of the ratio: sizes that come once in a blue moon must not swing.
+# Pods added to both sides of the ratio, so that the prices of rare sizes are stable.
 _PRIOR = 0.02
 
 
 def to_level(milli: int) -> int:
-    """The grid level a demand takes up."""
+    """The grid level of a demand, rounded up."""
     return -(-milli // GRID)
 
 
@@ -55,7 +55,7 @@ class ShareWorth:
     """`worth[r]` for every level r of free share, kept up to date by `update`."""
 
     def __init__(self, mix: Mix, temperature: float = _TEMPERATURE, before: ShareWorth | None = None) -> None:
-        """`before`: the worth under an earlier mix, whose rents are a good start."""
+        """`before`: the worth under an earlier mix; its prices are the start."""
         gpus: Counter[int] = Counter()
         for demand, count in zip(mix.demands, mix.counts.tolist(), strict=True):
             if demand.num_gpu:
@@ -75,7 +75,7 @@ class ShareWorth:
         self.worth: FloatArray = np.arange(0, GPU_MILLI + 1, GRID, dtype=np.float64)
 
     def update(self, free_levels: IntArray, coming_milli: float) -> None:
-        """Follow the fleet: its GPUs by level of free share, and the load still expected."""
+        """Adjust the prices to the fleet (its GPUs by level of free share) and the expected load."""
         holes = np.bincount(free_levels.ravel(), minlength=LEVELS + 1).astype(np.float64)
         holes[0] = 0
         expected = self._per_milli * coming_milli
@@ -91,7 +91,7 @@ class ShareWorth:
 
     def _step(self, holes: FloatArray, expected: FloatArray) -> None:
         # All weights carry the factor exp(-milli / temperature), so that nothing overflows: a sequence that fills a
-        # hole to the brim at no rent has weight 1.
+        # gap completely at no price has weight 1.
         temperature = self._temperature
         weights = np.exp(-self._rent / temperature)
         item = np.zeros(LEVELS + 1)

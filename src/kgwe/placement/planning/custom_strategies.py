@@ -1,4 +1,4 @@
-"""Strategies of others: which of the nodes that fit.
+"""Custom strategies: code of other packages that chooses among the nodes that fit.
 
 KGWE's own strategies are those of `kgwe.placement.pod.ranking`. Any installed package adds one by the entry point group
 `kgwe.strategies`: a class with a `choose` method. A workload of one pod names it in `schedulingStrategy`.

@@ -55,12 +55,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Estimator", "Eta"]
 
-# More groups of nodes than this are taken together, unless somebody has to be inside one.
+# With more groups of nodes than this, a higher level is used, unless a workload requires a lower one.
 _MOST_GROUPS: Final = 64
-# Estimates that came true, or not, by which the next are stretched; fewer than this say nothing.
+# Past estimates by which new ones are corrected; fewer than `_FEWEST` correct nothing.
 _COUNTED: Final = 200
 _FEWEST: Final = 20
-# Works that were told something and have not started; the oldest are forgotten first.
+# Waiting workloads whose first estimate is remembered; the oldest are forgotten first.
 _REMEMBERED: Final = 10_000
 
 
@@ -69,58 +69,58 @@ class Estimator:
 
     def __init__(self, source: Source, running: RunningWorkloads) -> None:
         self._source = source
-        self._roster = running
-        self._ladders = LevelTables(source.tree, source.snapshot)
+        self._running = running
+        self._level_tables = LevelTables(source.tree, source.snapshot)
         self._fitter = Fitter(source.snapshot)
         # Equal kinds are one object, which is faster to look up than its bytes are to compare.
         self._kinds: dict[Kind, Kind] = {}
-        # Key -> when it was first told what.
-        self._told: dict[str, tuple[float, Eta]] = {}
-        # Real waits over told ones, of p50 and of p90.
+        # Key -> time and value of its first estimate.
+        self._first_estimates: dict[str, tuple[float, Eta]] = {}
+        # Real waits over estimated ones, of p50 and of p90.
         self._ratios = tuple(collections.deque[float](maxlen=_COUNTED) for _ in range(2))
 
     def estimate(self, workloads: Sequence[QueuedWorkload], now_s: float) -> dict[str, Eta]:
         """Estimate starts; workloads come in queue order, those with a reservation first."""
         found = self._build_playout(workloads, now_s)
         for key, eta in found.items():
-            self._told.setdefault(key, (now_s, eta))
-        while len(self._told) > _REMEMBERED:
-            del self._told[next(iter(self._told))]
+            self._first_estimates.setdefault(key, (now_s, eta))
+        while len(self._first_estimates) > _REMEMBERED:
+            del self._first_estimates[next(iter(self._first_estimates))]
         return {key: self._apply_correction(eta, now_s) for key, eta in found.items()}
 
-    # --- how it came true -------------------------------------------------------------------------------
+    # --- correction -------------------------------------------------------------------------------------
 
     def record_start(self, key: str, now_s: float) -> None:
         """Compare the start of a workload with its estimate."""
-        told_s, eta = self._told.pop(key, (now_s, NOT_KNOWN))
+        estimated_s, eta = self._first_estimates.pop(key, (now_s, NOT_KNOWN))
         for estimate_s, ratios in zip((eta.p50_s, eta.p90_s), self._ratios, strict=True):
             if estimate_s is not None:
-                ratios.append((now_s - told_s + FIRST_S) / (estimate_s - told_s + FIRST_S))
+                ratios.append((now_s - estimated_s + FIRST_S) / (estimate_s - estimated_s + FIRST_S))
 
     def forget(self, key: str) -> None:
         """Forget a workload that will not start."""
-        self._told.pop(key, None)
+        self._first_estimates.pop(key, None)
 
     def _apply_correction(self, eta: Eta, now_s: float) -> Eta:
-        told = []
+        corrected = []
         for at_s, ratios, part in zip((eta.p50_s, eta.p90_s), self._ratios, (0.5, 0.9), strict=True):
             by = float(np.quantile(ratios, part)) if len(ratios) >= _FEWEST else 1.0
-            told.append(None if at_s is None else now_s + max(0.0, (at_s - now_s + FIRST_S) * by - FIRST_S))
-        p50_s, p90_s = told
+            corrected.append(None if at_s is None else now_s + max(0.0, (at_s - now_s + FIRST_S) * by - FIRST_S))
+        p50_s, p90_s = corrected
         return Eta(p50_s, p90_s if p50_s is None or p90_s is None else max(p50_s, p90_s))
 
-    # --- what it is made of -----------------------------------------------------------------------------
+    # --- the playout ------------------------------------------------------------------------------------
 
     def _build_playout(self, workloads: Sequence[QueuedWorkload], now_s: float) -> dict[str, Eta]:
-        if self._ladders.snapshot is not self._source.snapshot or self._ladders.tree is not self._source.tree:
-            self._ladders = LevelTables(self._source.tree, self._source.snapshot)
+        if self._level_tables.snapshot is not self._source.snapshot or self._level_tables.tree is not self._source.tree:
+            self._level_tables = LevelTables(self._source.tree, self._source.snapshot)
             self._fitter = Fitter(self._source.snapshot)
             self._kinds.clear()
         needs = {workload.key: self._to_need(workload.request) for workload in workloads}
         wanted = [need for need in needs.values() if need is not None]
-        ladder, rung = self._choose_group_level(wanted)
+        table, level = self._choose_group_level(wanted)
         forward = Playout(
-            ladder, rung, self._sample_free_times(now_s), list(dict.fromkeys(need.kind for need in wanted))
+            table, level, self._sample_free_times(now_s), list(dict.fromkeys(need.kind for need in wanted))
         )
         run_s = draw_run_times(workloads)
         return {
@@ -164,12 +164,12 @@ class Estimator:
     def _choose_group_level(self, needs: Iterable[Need]) -> tuple[LevelTable, int]:
         """The level whose domains are counted separately: the lowest required one, else leaves if few."""
         levels = {need.level for need in needs}
-        ladder = self._ladders.for_levels(tuple(name for name in self._level_names() if name in levels))
-        rung = ladder.leaf_level
-        while rung < ladder.top and len(ladder.levels[rung]) > _MOST_GROUPS:
-            rung += 1
-        named = [number for number, each in enumerate(ladder.levels) if each.name in levels]
-        return ladder, min([rung, *named])
+        table = self._level_tables.for_levels(tuple(name for name in self._level_names() if name in levels))
+        level = table.leaf_level
+        while level < table.top and len(table.levels[level]) > _MOST_GROUPS:
+            level += 1
+        named = [number for number, each in enumerate(table.levels) if each.name in levels]
+        return table, min([level, *named])
 
     def _level_names(self) -> list[str]:
         """Names of the levels a gang can require, the outermost first."""
@@ -178,7 +178,7 @@ class Estimator:
     def _sample_free_times(self, now_s: float) -> Floats:
         """Sample, node, GPU -> seconds until it is free, sorted."""
         snapshot = self._source.snapshot
-        listed, (started, p50, p95) = self._roster.list_timed()
+        listed, (started, p50, p95) = self._running.list_timed()
         parts = draw_uniform([workload.key for workload in listed])
         left = remaining_s(p50[:, None], p95[:, None], (now_s - started)[:, None], parts)
         ends = np.concatenate((left, np.zeros((1, SAMPLES)), np.full((1, SAMPLES), np.inf))).astype(np.float32)
@@ -188,7 +188,7 @@ class Estimator:
         shares: dict[tuple[int, int], list[tuple[int, int]]] = {}
         whole: list[tuple[int, int, int]] = []
         for number, workload in enumerate(listed):
-            for grant in self._roster.grants_of(workload.key):
+            for grant in self._running.grants_of(workload.key):
                 if grant.gpus:
                     whole.append((number, grant.node, grant.gpus))
                 elif grant.share is not None:

@@ -16,7 +16,7 @@ def look_back(fleet: Fleet, name: str, ask: Ask, mix=None) -> Regret:
     work = next(each for each in fleet.running if each.name == name)
     grants = [member.grant for member in work.members if member.grant is not None]
     before = rows.digest(fleet.snapshot)
-    found = Hindsight(Place(fleet)).regret(ask, grants, mix or {ask.request: 1})
+    found = Hindsight(Place(fleet)).measure_regret(ask, grants, mix or {ask.request: 1})
     assert rows.digest(fleet.snapshot) == before
     assert isinstance(found, Regret), found
     return found
@@ -81,7 +81,7 @@ def test_work_the_planner_would_have_refused_is_said_to_be_so() -> None:
     fleet.run("gang", "ab", 4)
     grants = [member.grant for member in fleet.running[0].members if member.grant is not None]
     ask = Ask("gang", whole(4), pods=2, nearness=TopologyRequest(required="leaf"))
-    found = Hindsight(Place(fleet)).regret(ask, grants, {})
+    found = Hindsight(Place(fleet)).measure_regret(ask, grants, {})
     assert isinstance(found, Refusal)
     assert found.code == "TooLarge"
 
