@@ -69,15 +69,17 @@ CAUSES = (
     Cause("typo-in-model", gpus(gpuModel="H10O"), "NoMatchingNode", "did you mean H100", "Set gpuModel to H100"),
     Cause("unknown-model", gpus(gpuModel="MI300X"), "NoMatchingNode", "No GPU has model MI300X", "models here: "),
     Cause(
-        "gpu-memory", gpus(minMemoryGB=200), "NoMatchingNode", "minMemoryGB is 200; the largest", "Set minMemoryGB to"
+        "gpu-memory",
+        gpus(minMemoryGB=200),
+        "NoMatchingNode",
+        "Each GPU needs 200 GB of memory (minMemoryGB); the largest",
+        "Set minMemoryGB to",
     ),
-    Cause(
-        "cpu-of-a-pod", gpus() | pod({"cpu": "128"}), "NoMatchingNode", "requests 128 cores", "Request 64 cores or less"
-    ),
+    Cause("cpu-of-a-pod", gpus() | pod({"cpu": "128"}), "TooLarge", "requests 128 cores", "Request 64 cores or less"),
     Cause(
         "memory-of-a-pod",
         gpus() | pod({"memory": "2Ti"}),
-        "NoMatchingNode",
+        "TooLarge",
         "requests 2048 GiB",
         "Request 512 GiB or less",
     ),
@@ -141,12 +143,12 @@ CAUSES = (
         "spot-required",
         {**gpus(), "spotPolicy": "Require"},
         "NoMatchingNode",
-        "no node is a spot node",
+        "Only spot nodes are allowed",
         "Set spotPolicy to Allow",
     ),
     Cause(
         "gpu-bandwidth",
-        gpus(4, gpuModel="L40S", topology={"minBandwidthGBps": 500}),
+        {**gpus(4, gpuModel="L40S", topology={"minBandwidthGBps": 500}), "gpusPerPod": 4},
         "NoMatchingNode",
         "No node has 4 GPUs connected by 500 GB/s",
         "minBandwidthGBps",
@@ -207,6 +209,11 @@ def is_refused(bed: Bed, workload: Any) -> bool:
     return condition is not None and condition.status == "False"
 
 
+def mentions(bed: Bed, workload: Any, word: str) -> bool:
+    found = bed.now(workload)
+    return found is not None and word in found.status.message
+
+
 @pytest.mark.slow
 async def test_every_cause_is_named_with_what_to_do(live: Live) -> None:
     bed = live.bed
@@ -230,13 +237,15 @@ async def test_every_cause_is_named_with_what_to_do(live: Live) -> None:
     for number in range(2):
         await live.pod(f"trainer-{number}", 1, annotations=gang("trainer", 4))
     texts: dict[str, tuple[str, str]] = {}
-    for workload in (made | extra).values():
+    for workload in made.values():
         await bed.until(functools.partial(is_refused, bed, workload))
+    for name, word in (("quota-of-namespace", "kubectl describe"), ("claim-missing", "dataset")):
+        await bed.until(functools.partial(mentions, bed, extra[name], word))
     seen = await offline.read(bed.client)
     for name, workload in (made | extra).items():
         condition = scheduled(bed, workload)
         found = explain.explain(seen, explain.find(seen, name, workload.metadata.namespace))
-        texts[name] = f"{condition.reason}: {condition.message}", words.text(found)
+        texts[name] = f"{condition.reason}: {bed.now(workload).status.message}", words.text(found)
     told = explain.explain(seen, explain.find(seen, "trainer-0", "default"))
     texts["incomplete-gang"] = told.summary, words.text(told)
     report(texts)

@@ -82,7 +82,7 @@ async def test_a_workload_that_waits_is_told_what_binds_and_what_would_start_it(
     nodes = {each.verdict: (each.count, each.examples) for each in found.waiting.nodes}
     assert nodes == {"GPUsTaken": (1, ("n1",)), "TooFewGPUs": (1, ("n2",))}
     changes = {change.kind: change for change in found.waiting.changes}
-    assert changes["FewerGPUs"].text == "ask for 6 GPUs instead of 8 (n2 has them free)"
+    assert changes["FewerGPUs"].text == "ask for 6 GPUs instead of 8 (n2 has 6 free)"
     assert changes["MorePods"].text.startswith("set gpusPerPod to 2: 4 pods")
     assert changes["Evict"].stops == ("workload default/holder",)
     assert found.turn is not None

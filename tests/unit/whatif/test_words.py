@@ -6,6 +6,7 @@ import pytest
 
 from kgwe import errors
 from kgwe.apps.whatif import explain, words
+from kgwe.apps.whatif.explanation import Best, Change, Explanation, Holder, NodeCount, Turn, Waiting, Word
 from kgwe.cluster import offline
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import Forbidden
@@ -64,3 +65,59 @@ def test_what_is_not_there_is_not_found_where_one_of_the_kinds_could_be_listed(s
         explain.find(seen, "x", "default")
     with pytest.raises(Forbidden):
         explain.find(seen, "x", "default", "workload")
+
+
+def test_an_explanation_leads_with_the_problem_then_the_nearest_node_then_what_would_help() -> None:
+    message = "0/2 nodes available for 8 GPUs: 2 insufficient GPUs. Best: n1 (2 free)."
+    told = Explanation(
+        "GPUWorkload.kgwe.nvidia.io",
+        "default",
+        "late",
+        "Waiting",
+        "waiting. None of the 2 nodes that could run it has 8 GPUs free now.",
+        asked=("8 GPUs",),
+        waiting=Waiting(
+            "InsufficientGPU",
+            message,
+            best=Best("node", "n1", 2, 8, 6),
+            nodes=(NodeCount("GPUsTaken", 5, ("n1", "n2")),),
+            changes=(Change("FewerGPUs", "ask for 2 GPUs instead of 8 (n1 has 2 free)"),),
+            holders=(Holder("workload default/boss", 6.0, "2026-11-17T13:43:00Z"), Holder("pod default/p", 0.5)),
+        ),
+        turn=Turn(1, 2),
+        said=(Word("Scheduled", "False", "InsufficientGPU", message, "2026-11-17T13:00:00Z"),),
+        problems=("SchedulerConfig main: label rack is on 0 of 2 nodes",),
+    )
+    assert (
+        words.text(told)
+        == f"""\
+GPUWorkload.kgwe.nvidia.io default/late: waiting. None of the 2 nodes that could run it has 8 GPUs free now.
+  Problems     SchedulerConfig main: label rack is on 0 of 2 nodes
+  Blocked by   InsufficientGPU: {message}
+  Nearest      node n1: 2 of 8 free, 6 short
+               workload default/boss holds 6 GPUs (until about 2026-11-17T13:43:00Z)
+               pod default/p holds 0.5 GPU (end unknown: it declares no duration)
+  Would help (any one of these starts it on the nodes as listed just now):
+    - ask for 2 GPUs instead of 8 (n1 has 2 free)
+  Asked for    8 GPUs
+  Nodes        5 insufficient GPUs (n1, n2 +3)
+  Queue        position 1 of 2 waiting workloads that could start
+  Last status  Scheduled=False InsufficientGPU: {message} (since 2026-11-17T13:00:00Z)
+"""
+    )
+
+
+def test_what_waiting_does_not_help_says_what_to_change() -> None:
+    problem = "Each pod asks for 16 GPUs; the largest node has 8"
+    fix = "Set gpusPerPod to 8 or less"
+    message = f"0/2 nodes available for 16 GPUs: 2 with fewer than 16 whole GPUs. {problem}. {fix}."
+    waiting = Waiting("TooLarge", message, binding=problem, hopeless=True, fix=fix)
+    told = Explanation("Pod", "default", "p", "Waiting", f"waiting. {problem}.", waiting=waiting)
+    assert (
+        words.text(told)
+        == f"""\
+Pod default/p: waiting. {problem}.
+  Blocked by   TooLarge: 0/2 nodes available for 16 GPUs: 2 with fewer than 16 whole GPUs.
+  Will not start by waiting. {fix}.
+"""
+    )

@@ -30,7 +30,7 @@ from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.client.client import Forbidden
-from kgwe.model.units.phrasing import counted, list_names
+from kgwe.model.units.phrasing import counted, end_sentence, list_names
 from kgwe.placement.fleet.snapshot import list_gpus
 from kgwe.placement.planning import explain as pure
 from kgwe.placement.planning import planner
@@ -367,15 +367,17 @@ def _waiting(view: View, owner: str, base: Explanation) -> Explanation:
     base = _with(base, asked=asked(view, ask), turn=turn(view, owner), cuts=cuts.lines(view.state.reader, ask))
     found = view.check_allowed(ask) or pure.explain(view.fleet, ask, evictable=view.evictable())
     if isinstance(found, Refusal):
-        return _with(base, summary=f"waiting. {_sentence(found.message)}", waiting=refused(found))
+        turn_now = base.turn if found.possible else None
+        return _with(base, summary=f"waiting. {_sentence(found.message)}", waiting=refused(found), turn=turn_now)
     if isinstance(found, Plan):
         return _fits(view, found, base)
     waiting = msgspec.structs.replace(why(found), holders=holders.list_holders(view, found.nearest))
-    return _with(base, summary=f"waiting. {_sentence(found.binding)}", waiting=waiting)
+    turn_now = None if waiting.hopeless else base.turn
+    return _with(base, summary=f"waiting. {_sentence(found.binding)}", waiting=waiting, turn=turn_now)
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+    return end_sentence(text[:1].upper() + text[1:])
 
 
 def _fits(view: View, plan: Plan, base: Explanation) -> Explanation:
@@ -416,8 +418,8 @@ def why(found: Why) -> Waiting:
         reason=refusal.code,
         message=refusal.message,
         binding=found.binding,
-        hopeless=not refusal.possible or found.unmet is not None,
-        fix=found.unmet.fix if found.unmet is not None else "",
+        hopeless=not refusal.possible or bool(found.fix),
+        fix=found.fix,
         best=None if best is None else Best(best.level, best.domain, best.room, best.needed, best.short),
         levels=tuple(look.describe() for look in found.looks),
         nodes=tuple(

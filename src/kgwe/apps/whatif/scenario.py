@@ -14,7 +14,7 @@ from kgwe.cluster.workload.owner import owner_of_holder
 from kgwe.kube.api import timestamp
 from kgwe.kube.client.informer import Change
 from kgwe.model.units import amounts
-from kgwe.model.units.phrasing import list_names
+from kgwe.model.units.phrasing import end_sentence, list_names
 from kgwe.placement.planning.explain import explain as planned
 from kgwe.placement.planning.plan import Plan
 from kgwe.placement.refusal import Refusal
@@ -163,7 +163,9 @@ class Scenario:
         if isinstance(found, Refusal):
             return msgspec.structs.replace(base, summary=f"would wait. {found.message}", waiting=explain.refused(found))
         if not isinstance(found, Plan):
-            return msgspec.structs.replace(base, summary=f"would wait. {found.binding}.", waiting=explain.why(found))
+            return msgspec.structs.replace(
+                base, summary=f"would wait. {end_sentence(found.binding)}", waiting=explain.why(found)
+            )
         view.state.ledger.commit_plan(
             owner, _wanted(found), found.grants, [seat.node for seat in found.seats], extend=True
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.units.phrasing import counted, format_bytes, format_cores, format_number
+from kgwe.model.units.phrasing import counted, end_sentence, format_bytes, format_cores, format_number, join_words
 from kgwe.placement.fleet.node import Preference, SpotPolicy
 from kgwe.placement.gang.request import Hardware
 from kgwe.placement.planning.reasons import describe_request
-from kgwe.placement.pod.wording import describe_gpus
+from kgwe.placement.pod.wording import describe_gpus, describe_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,7 +76,9 @@ def _role(name: str, replicas: int, least: int, request: Request) -> str:
 
 def _of_pod(request: Request) -> Iterator[str]:
     if request.cpu_milli or request.memory_bytes:
-        yield f"{format_cores(request.cpu_milli)} and {format_bytes(request.memory_bytes)} of memory per pod"
+        amounts = [format_cores(request.cpu_milli)] if request.cpu_milli else []
+        amounts += [f"{format_bytes(request.memory_bytes)} of memory"] if request.memory_bytes else []
+        yield f"{join_words(amounts)} per pod"
     if request.model:
         yield f"GPU model {request.model}"
     if request.architecture:
@@ -209,20 +211,21 @@ def _seat(seat: Seat) -> str:
 
 
 def _waiting(waiting: Waiting) -> Iterator[str]:
-    yield from _block("Blocked by", [f"{waiting.reason}: {waiting.message}"])
-    if waiting.best is not None and not waiting.fix:
-        yield from _block("Nearest", [_best(waiting.best), *map(_holder, waiting.holders)])
-    elif waiting.holders:
-        yield from _block("Nearest", map(_holder, waiting.holders))
+    # The summary has the problem, and the line below has the fix.
+    counts = waiting.message.partition(waiting.binding)[0].rstrip() if waiting.fix else waiting.message
+    yield from _block("Blocked by", [f"{waiting.reason}: {counts or waiting.message}"])
+    if not waiting.fix:
+        best = waiting.message.partition(" Best: ")[2].removesuffix(".")
+        nearest = [_best(waiting.best)] if waiting.best is not None else [f"node {best}"] * bool(best)
+        yield from _block("Nearest", [*nearest, *map(_holder, waiting.holders)])
     if waiting.hopeless:
-        fix = f" {waiting.fix}." if waiting.fix else ""
+        fix = f" {end_sentence(waiting.fix)}" if waiting.fix else ""
         yield f"  Will not start by waiting.{fix}"
     if waiting.changes:
         yield "  Would help (any one of these starts it on the nodes as listed just now):"
         yield from (f"    - {change.text}" for change in waiting.changes)
-    elif not waiting.fix:
-        help_text = "wait, or free capacity" if not waiting.hopeless else "change the request or the nodes"
-        yield f"  Would help   {help_text}: no single change that was tried starts it"
+    elif not waiting.hopeless:
+        yield "  Would help   waiting, or stopping workloads that hold GPUs; no single change of its spec starts it now"
 
 
 def _best(best: Best) -> str:
@@ -241,7 +244,7 @@ def _holder(holder: Holder) -> str:
 def _count(each: NodeCount) -> str:
     role = f"{each.role}: " if each.role else ""
     more = f" +{each.count - len(each.examples)}" if each.count > len(each.examples) else ""
-    return f"{role}{each.count} {each.verdict} ({', '.join(each.examples)}{more})"
+    return f"{role}{each.count} {describe_reason(each.verdict)} ({', '.join(each.examples)}{more})"
 
 
 def _gang(gang: Gang) -> Iterator[str]:

@@ -121,9 +121,8 @@ class Tree:
         for number, level in enumerate(self.levels):
             if level.name == name:
                 return number
-        raise errors.UnknownTopologyLevel(
-            f"no level {name!r}; the levels are {', '.join(lvl.name for lvl in self.levels)}"
-        )
+        known = ", ".join(level.name for level in self.levels)
+        raise errors.UnknownTopologyLevel(f"No topology level is named {name!r}. Levels of this cluster: {known}.")
 
     def sum_by_nvlink_domain(self, values: NDArray[np.integer]) -> NDArray[np.int64]:
         """Per NVLink domain, the sum of a value of its nodes."""

@@ -69,6 +69,11 @@ def find_similar(name: str, known: Iterable[str]) -> str:
     return best if best and ratios[best] >= _CLOSE else ""
 
 
+def end_sentence(text: str) -> str:
+    """The text with a full stop, unless it ends with one or with a question mark; an empty text stays empty."""
+    return text if not text or text.endswith((".", "?")) else f"{text}."
+
+
 def shorten(text: str, most: int) -> str:
     """The text, cut to `most` characters."""
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.units.phrasing import pluralize
+from kgwe.model.units.phrasing import counted, end_sentence, pluralize
 from kgwe.placement.disruption.preemption import Evictable
 from kgwe.placement.gang.request import CLUSTER
 from kgwe.placement.planning.changes import Change, ChangeKind, describe_domain, find_changes
@@ -94,7 +94,30 @@ class Diagnosis:
     @property
     def binding_constraint(self) -> str:
         """The constraint in the way, for people."""
-        return self.unmet.problem if self.unmet is not None else _REASONS[self.reason]
+        if self.unmet is not None:
+            return self.unmet.problem
+        if self.is_hopeless and self.reason in _IN_COUNTS:
+            return self._describe_limit().removesuffix(".")
+        return self._describe_room() if self.reason is GangReason.TOO_LITTLE_ROOM else _REASONS[self.reason]
+
+    @property
+    def fix(self) -> str:
+        """What to change where waiting cannot help; empty: waiting may help, or a change is suggested."""
+        if self.unmet is not None:
+            return self.unmet.fix
+        if not self.is_hopeless or self.changes:
+            return ""
+        fewer = f"run at most {counted(self.most_when_empty or 0, 'pod')}, " if self.most_when_empty else ""
+        required = self.gang.required
+        wider = f"require a higher level than {required}" if required not in ("", CLUSTER) else "ask for less per pod"
+        text = f"{fewer}{wider}, or add nodes"
+        return text[:1].upper() + text[1:]
+
+    def _describe_room(self) -> str:
+        role = f" {self.role}" if len(self.gang.roles) > 1 else ""
+        if not self.room:
+            return f"None of the {self.needed}{role} pods fits now" if self.needed > 1 else "The pod does not fit now"
+        return f"Only {self.room} of {self.needed}{role} pods fit now"
 
     def summary(self) -> str:
         """The diagnosis in the form of every refusal."""
@@ -105,7 +128,9 @@ class Diagnosis:
             text += f" {_REASONS[self.reason]}."
         if self.is_hopeless:
             text += f" {self._describe_limit()}"
-        return f"{text} Try: {self.changes[0].text}." if self.changes else text
+        if self.changes:
+            return f"{text} Try: {self.changes[0].text}."
+        return f"{text} {self.fix}." if self.fix else text
 
     def _count_domains(self) -> str:
         """`0/4 leaves available for 3 pods of 8 GPUs: 3 nodes insufficient GPUs. Best: leaf a (2 of 3 pods fit).`"""
@@ -117,7 +142,7 @@ class Diagnosis:
         if report is None or self.gang.required == CLUSTER:
             available = self.statuses.get(FitStatus.FITS, 0)
             text = f"{available}/{self.nodes} nodes available for {wanted}{counts}."
-            return text if self.unmet is not None else f"{text} Only {fit}."
+            return text if self.unmet is not None else f"{text} {self._describe_room()}."
         text = f"{report.holding}/{report.domains} {pluralize(report.level)} available for {wanted}"
         nodes = f"{text} (nodes{counts})." if counts else f"{text}."
         return nodes if self.unmet is not None else f"{nodes} Best: {describe_domain(self.level, self.domain)} ({fit})."
@@ -132,7 +157,7 @@ class Diagnosis:
         name = f"Gang {self.gang.name}" if self.gang.name else "The gang"
         role = f" {self.role}" if len(self.gang.roles) > 1 else ""
         lines = [
-            f"{name} cannot start. {self.binding_constraint}.",
+            f"{name} cannot start. {end_sentence(self.binding_constraint)}",
             f"Best: {where}, {self.room} of {self.needed}{role} pods fit, {self.short} short.",
         ]
         fits = self.statuses.get(FitStatus.FITS, 0)
@@ -142,7 +167,8 @@ class Diagnosis:
         if self.unmet is not None:
             lines += [f"Will not start by waiting. {self.unmet.fix}."] if self.unmet.fix else []
         elif self.is_hopeless:
-            lines.append(f"Will not start by waiting. {self._describe_limit()}")
+            limit = "" if self.reason in _IN_COUNTS else self._describe_limit()
+            lines.append(" ".join(["Will not start by waiting.", *filter(None, [limit, end_sentence(self.fix)])]))
         if self.changes:
             lines.append("One of these changes is enough:")
             lines += [f"  - {change.text}" for change in self.changes]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe import errors
-from kgwe.model.units.phrasing import counted, format_number
+from kgwe.model.units.phrasing import counted, format_bytes, format_cores, format_number, join_words
 from kgwe.placement.gang.request import NODE, NVLINK
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.changes import describe_domain
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from kgwe.placement.gang.plan import LevelReport
     from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.plan import FleetView
-    from kgwe.placement.planning.unmet import Unmet
     from kgwe.placement.pod.fit import Fitter
 
 #: nodes named for each status
@@ -87,8 +86,8 @@ class Why:
     #: by role; one that has no name when there is only one
     nodes: dict[str, tuple[Nodes, ...]]
     changes: tuple[Change, ...]
-    #: the requirement that no node meets even when empty
-    unmet: Unmet | None = None
+    #: what to change where waiting cannot help
+    fix: str = ""
     #: nodes of the nearest place
     nearest: tuple[str, ...] = ()
 
@@ -117,10 +116,10 @@ def explain(fleet: FleetView, ask: Ask, *, evictable: Evictable | None = None) -
             found,
             proof.binding_constraint,
             best,
-            proof.level_reports,
+            proof.level_reports if any(report.most for report in proof.level_reports) else (),
             _nodes(fleet.fitter, whole),
             changes,
-            proof.unmet,
+            proof.fix,
             () if proof.unmet else _list_domain(fleet.tree, proof.level, proof.domain),
         )
     if not isinstance(found.detail, Shortage):
@@ -132,8 +131,13 @@ def explain(fleet: FleetView, ask: Ask, *, evictable: Evictable | None = None) -
         _nearest(whole, found.detail),
         (),
         _nodes(fleet.fitter, whole),
-        (*_alone(fleet, whole, evictable), *_fewer(fleet, whole), *_divided(fleet, ask)),
-        unmet,
+        (
+            *_alone(fleet, whole, evictable),
+            *_less(fleet, whole, found.detail),
+            *_fewer(fleet, whole),
+            *_divided(fleet, ask),
+        ),
+        unmet.fix if unmet else "",
         () if unmet else (found.detail.name,),
     )
 
@@ -190,8 +194,8 @@ def _describe_shortage(fitter: Fitter, request: Request, near: Shortage) -> str:
     wanted = wording.describe_gpus(request.gpus)
     free = {FitStatus.SHARE_TAKEN: f"a free share of {wanted}", FitStatus.NO_SLICE: f"{wanted} free"}
     if near.verdict in (FitStatus.CPU, FitStatus.MEMORY, FitStatus.PODS):
-        lacks = wording.describe_status(near.verdict, request.gpus)
-        return f"No node with enough free GPUs has the rest: the nearest has {lacks}, {best}"
+        lacks = {FitStatus.CPU: "CPU", FitStatus.MEMORY: "memory"}.get(near.verdict, "pod slots")
+        return f"Enough GPUs are free, but not enough {lacks}. Nearest: {best}"
     if near.verdict is FitStatus.WIRING:
         return f"Enough GPUs are free on {near.name}, but they are not connected as required"
     return f"None of the {len(could)} nodes that could run it has {free.get(near.verdict, f'{wanted} free')} now"
@@ -213,13 +217,27 @@ def _alone(fleet: FleetView, ask: Ask, evictable: Evictable | None) -> Iterator[
         yield from _changes(found.detail)
 
 
+def _less(fleet: FleetView, ask: Ask, near: Shortage) -> Iterator[Change]:
+    """As much CPU and memory as the nearest node has free."""
+    request = ask.request
+    cpu_milli, memory_bytes = request.cpu_milli - near.cpu_milli, request.memory_bytes - near.memory_bytes
+    if not (near.cpu_milli or near.memory_bytes) or min(cpu_milli, memory_bytes) < 0:
+        return
+    less = replace(ask, request=replace(request, cpu_milli=cpu_milli, memory_bytes=memory_bytes), divisible=False)
+    plan = planner.make_plan(fleet, less, rng=NO_CHANCE, explain=False)
+    if isinstance(plan, Plan):
+        amounts = [format_cores(cpu_milli)] if near.cpu_milli else []
+        amounts += [f"{format_bytes(memory_bytes)} of memory"] if near.memory_bytes else []
+        yield Change("LessCPUOrMemory", f"request {join_words(amounts)} or less ({plan.nodes[0]} has that free)")
+
+
 def _fewer(fleet: FleetView, ask: Ask) -> Iterator[Change]:
     gpus = ask.request.gpus
     for count in range(gpus.count - 1, 0, -1):
         fewer = replace(ask, request=replace(ask.request, gpus=replace(gpus, count=count)), divisible=False)
         plan = planner.make_plan(fleet, fewer, rng=NO_CHANCE, explain=False)
         if isinstance(plan, Plan):
-            text = f"ask for {counted(count, 'GPU')} instead of {gpus.count} ({plan.nodes[0]} has them free)"
+            text = f"ask for {counted(count, 'GPU')} instead of {gpus.count} ({plan.nodes[0]} has {count} free)"
             yield Change("FewerGPUs", text)
             return
 

@@ -71,7 +71,7 @@ def make_plan(
             return refuse_strategy(ask, GANG_STRATEGIES, choosers or {})
         return _plan_gang(fleet, ask, evictable, explain=explain)
     except errors.UnknownTopologyLevel as exc:
-        return Refusal(Reason.UNKNOWN_LEVEL, str(exc), possible=False)
+        return Refusal(Reason.UNKNOWN_LEVEL, f"{exc} Change the level in the spec.", possible=False)
     except errors.Permanent as exc:
         return Refusal(Reason.INVALID, str(exc), possible=False)
 

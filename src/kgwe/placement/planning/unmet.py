@@ -14,6 +14,7 @@ import numpy as np
 
 from kgwe.model.units.phrasing import (
     counted,
+    end_sentence,
     find_similar,
     format_bytes,
     format_cores,
@@ -44,13 +45,13 @@ class Unmet:
 
     status: FitStatus
     problem: str
-    """A sentence without its full stop, as in `Each pod asks for 16 GPUs; the largest node has 8`."""
+    """A sentence without its full stop, as in `Each pod asks for 16 GPUs; the largest node has 8`, or a question."""
     fix: str
     """What to change, as a sentence without its full stop; empty: nothing is known to help."""
 
     @property
     def text(self) -> str:
-        return f"{self.problem}. {self.fix}." if self.fix else f"{self.problem}."
+        return f"{end_sentence(self.problem)} {end_sentence(self.fix)}".rstrip()
 
 
 def find_unmet(fitter: Fitter, request: Request) -> Unmet | None:
@@ -100,7 +101,7 @@ def _no_node_ready(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _
 def _not_allowed(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:
     bound, snapshot = request.constraints, fitter.snapshot
     if request.spot is SpotPolicy.REQUIRE and not any(node.spot for node in nodes):
-        return "spotPolicy is Require, but no node is a spot node", "Set spotPolicy to Allow"
+        return "Only spot nodes are allowed (spotPolicy: Require), but no node is one", "Set spotPolicy to Allow"
     for key, value in bound.selector:
         values = sorted({node.labels[key] for node in snapshot.nodes if key in node.labels})
         if value not in values:
@@ -138,7 +139,7 @@ def _none_left(snapshot: Snapshot, request: Request) -> _Answer:
 def _wrong_model(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001 - one signature
     models = sorted({node.shape.model for node in fitter.snapshot.nodes if node.shape.model})
     meant = find_similar(request.model, models)
-    question = f": did you mean {meant}" if meant else ""
+    question = f"; did you mean {meant}?" if meant else ""
     fix = f"Set gpuModel to {meant}" if meant else "Change gpuModel"
     return f"No GPU has model {request.model}{question}", f"{fix} (models here: {list_names(models, _LISTED)})"
 
@@ -156,12 +157,15 @@ def _gpu_memory(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Ans
         return f"The share asks for {wanted} of GPU memory; the largest GPU has {format_mib(most_mib)}", "Ask for less"
     if not most_mib:
         return (
-            "minMemoryGB is set, but the memory of the GPUs is not known",
+            "GPU memory is required (minMemoryGB), but the memory of the GPUs is not known",
             "Remove minMemoryGB, or run the KGWE agent",
         )
     most_gb = int(most_mib * _GB_PER_MIB)
     largest = f"the largest GPU that matches has {most_gb} GB ({format_mib(most_mib)})"
-    return f"minMemoryGB is {request.min_memory_gb}; {largest}", f"Set minMemoryGB to {most_gb} or less"
+    return (
+        f"Each GPU needs {request.min_memory_gb} GB of memory (minMemoryGB); {largest}",
+        f"Set minMemoryGB to {most_gb} or less",
+    )
 
 
 def _too_few_gpus(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:

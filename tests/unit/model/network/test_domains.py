@@ -162,7 +162,7 @@ def test_one_node_in_two_places_is_a_mistake_of_ours():
 
 def test_levels_go_by_name():
     assert domains.build_tree(clos(), LEVELS).level("spine") == 1
-    with pytest.raises(errors.Permanent, match="the levels are leaf, spine, core"):
+    with pytest.raises(errors.Permanent, match="Levels of this cluster: leaf, spine, core"):
         domains.build_tree(clos(), LEVELS).level("rack")
 
 

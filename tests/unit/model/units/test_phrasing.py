@@ -45,6 +45,15 @@ def test_lists_are_bounded():
     assert phrasing.shorten("abcdefg", 6) == "abcde…"
 
 
+def test_sentences_end_once():
+    assert [phrasing.end_sentence(text) for text in ("", "Done", "Done.", "Did you mean H100?")] == [
+        "",
+        "Done.",
+        "Done.",
+        "Did you mean H100?",
+    ]
+
+
 def test_words_are_joined():
     assert phrasing.join_words([]) == ""
     assert phrasing.join_words(["a"]) == "a"

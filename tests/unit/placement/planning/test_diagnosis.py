@@ -57,12 +57,12 @@ def test_a_level_too_low_is_said_with_the_smallest_step_up():
 def test_the_words_tell_the_whole_of_it():
     refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 3, required="leaf", name="llama"))
     assert refusal.describe() == (
-        "Gang llama cannot start. The cluster has room, but no single domain of the required level has enough.\n"
+        "Gang llama cannot start. Even with nothing running, one leaf holds 2 of 3 pods.\n"
         "Best: leaf a, 2 of 3 pods fit, 1 short.\n"
         "Nodes: 5 available, 3 insufficient GPUs.\n"
         "Level node: 0/8 available, at most 1 of 3 pods fit in one.\n"
         "Level leaf: 0/4 available, at most 2 of 3 pods fit in one.\n"
-        "Will not start by waiting. Even with nothing running, one leaf holds 2 of 3 pods.\n"
+        "Will not start by waiting.\n"
         "One of these changes is enough:\n"
         "  - require spine instead of leaf (spine s, 50 GB/s between nodes)\n"
         "  - run 2 pods instead of 3"
@@ -77,8 +77,8 @@ def test_the_words_tell_the_whole_of_it():
 def test_without_a_required_level_nodes_are_counted():
     refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 6))
     assert refusal.summary() == (
-        "5/8 nodes available for 6 pods of 8 GPUs: 3 insufficient GPUs. Only 5 of 6 pods fit. Try: run 5 pods instead"
-        " of 6."
+        "5/8 nodes available for 6 pods of 8 GPUs: 3 insufficient GPUs. Only 5 of 6 pods fit now. Try: run 5 pods"
+        " instead of 6."
     )
 
 

@@ -50,7 +50,7 @@ def test_a_pod_without_room_is_told_the_nearest_node_and_the_most_it_could_have(
         (FitStatus.GPUS_TAKEN, 3, ("a", "b", "c"))
     ]
     assert kinds(found) == ["FewerGPUs"]
-    assert found.changes[0].text == "ask for 2 GPUs instead of 4 (b has them free)"
+    assert found.changes[0].text == "ask for 2 GPUs instead of 4 (b has 2 free)"
     assert isinstance(explain(Place(fleet), Ask("w", whole(2))), Plan)
 
 

@@ -1,0 +1,162 @@
+"""What no node could ever run is answered with the requirement, the largest available value and a fix."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.machines import reference
+
+from kgwe.model.gpu import mig
+from kgwe.placement.fleet.constraints import Constraints, Operator, Requirement
+from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape, SpotPolicy
+from kgwe.placement.fleet.snapshot import Snapshot
+from kgwe.placement.fleet.taints import Taint, Toleration
+from kgwe.placement.planning.unmet import describe_exclusions, find_unmet
+from kgwe.placement.pod.fit import Fitter
+
+H100 = Shape(reference.nvswitch(8), "NVIDIA-H100-80GB-HBM3", 81_559, "Hopper")
+L40S = Shape(reference.pcie_pairs(4), "NVIDIA-L40S", 46_068, "Ada")
+INFRA = Taint("dedicated", "infra", "NoSchedule")
+
+
+def node(name, shape=H100, **more):
+    return Node(name, shape, 64_000, 512 * 2**30, **more)
+
+
+NODES = (
+    node("h1", labels={"zone": "a"}),
+    node("h2", labels={"zone": "b"}),
+    node("l1", L40S),
+    node("infra", taints=(INFRA,), labels={"pool": "infra"}),
+    node("old", ready=False, labels={"pool": "old"}),
+)
+
+
+def text(request, *nodes):
+    found = find_unmet(Fitter(Snapshot.from_nodes(nodes or NODES)), request)
+    return "" if found is None else found.text
+
+
+def one(**needs):
+    return Request(Gpus(count=needs.pop("count", 1)), **needs)
+
+
+def on(**selector):
+    return Constraints(selector=tuple(selector.items()))
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (one(), ""),
+        (one(count=16), "Each pod asks for 16 GPUs; the largest node has 8. Set gpusPerPod to 8 or less."),
+        (
+            one(model="H10O"),
+            (
+                "No GPU has model H10O; did you mean H100? Set gpuModel to H100 (models here: NVIDIA-H100-80GB-HBM3,"
+                " NVIDIA-L40S)."
+            ),
+        ),
+        (
+            one(model="MI300X"),
+            "No GPU has model MI300X. Change gpuModel (models here: NVIDIA-H100-80GB-HBM3, NVIDIA-L40S).",
+        ),
+        (one(architecture="Blackwell"), "No GPU has architecture Blackwell (here: Ada, Hopper). Change architecture."),
+        (
+            one(min_memory_gb=200),
+            (
+                "Each GPU needs 200 GB of memory (minMemoryGB); the largest GPU that matches has 85 GB (79.6 GiB). Set"
+                " minMemoryGB to 85 or less."
+            ),
+        ),
+        (
+            one(cpu_milli=128_000),
+            "Each pod requests 128 cores; the largest node that matches has 64 cores. Request 64 cores or less.",
+        ),
+        (
+            one(memory_bytes=2**41),
+            "Each pod requests 2048 GiB of memory; the largest node that matches has 512 GiB. Request 512 GiB or less.",
+        ),
+        (
+            one(spot=SpotPolicy.REQUIRE),
+            "Only spot nodes are allowed (spotPolicy: Require), but no node is one. Set spotPolicy to Allow.",
+        ),
+        (
+            one(constraints=on(zone="mars")),
+            "No GPU node has label zone=mars (values here: a, b). Change nodeSelector, or label a node.",
+        ),
+        (
+            one(constraints=on(disk="ssd")),
+            "No GPU node has label disk=ssd (no GPU node has a label disk). Change nodeSelector, or label a node.",
+        ),
+        (
+            one(constraints=on(zone="a", pool="infra")),
+            "No GPU node has all labels of nodeSelector (zone=a, pool=infra). Change nodeSelector.",
+        ),
+        (
+            one(constraints=on(pool="infra")),
+            (
+                "The only matching node has an untolerated taint dedicated=infra:NoSchedule (infra). Add a toleration"
+                " to the pod template."
+            ),
+        ),
+        (one(constraints=Constraints(selector=(("pool", "infra"),), tolerations=(Toleration(operator="Exists"),))), ""),
+        (
+            one(constraints=on(pool="old")),
+            (
+                "The only matching node is not ready or cordoned (old). Check `kubectl get nodes`; uncordon or repair a"
+                " node."
+            ),
+        ),
+        (
+            one(constraints=Constraints(affinity=((Requirement("zone", Operator.IN, ("c",)),),))),
+            "No GPU node matches the required node affinity. Change nodeAffinity.",
+        ),
+        (
+            one(count=4, model="L40S", preference=Preference.NVLINK_REQUIRED),
+            "No node has 4 GPUs connected by NVLinkRequired (l1). Relax topology.preference or minBandwidthGBps.",
+        ),
+        (
+            Request(Gpus(profile="3g.40gb", slices=1)),
+            "No GPU has a 3g.40gb slice (no GPU is partitioned). Create a MIGStrategy that makes such slices.",
+        ),
+    ],
+)
+def test_the_unmet_requirement_is_named_with_a_fix(request_, expected):
+    assert text(request_) == expected
+
+
+def test_shares_name_what_nodes_offer():
+    half = Request(Gpus(milli=500))
+    assert text(half, node("a", pieces=4), node("b", pieces=0)) == (
+        "No node offers shares of 1/2 GPU; nodes here offer 1/4 GPU. Set share to 0.25."
+    )
+    assert text(half, node("b", pieces=0)).startswith("No node offers GPU shares, and 1/2 GPU was requested.")
+    assert text(one(), node("a", pieces=4)).startswith("All GPUs that match are offered as shares")
+
+
+def test_slices_name_the_profiles_there_are():
+    small = next(each.profiles["1g.10gb"] for each in mig.GEOMETRIES.values() if "1g.10gb" in each.profiles)
+    cut = {0: (mig.Placement(small, 0), mig.Placement(small, 1))}
+    nodes = (node("a", cut=cut),)
+    assert text(Request(Gpus(profile="1g.10gb", slices=2)), *nodes) == ""
+    assert text(Request(Gpus(profile="1g.10gb", slices=3)), *nodes) == (
+        "Each pod asks for 3 slices of 1g.10gb; the largest node has 2. Ask for 2 or fewer per pod."
+    )
+    assert "(profiles here: 1g.10gb)" in text(Request(Gpus(profile="3g.40gb", slices=1)), *nodes)
+
+
+def test_exclusions_are_counted_by_cause():
+    snapshot = Snapshot.from_nodes(NODES)
+    assert describe_exclusions(snapshot, one()) == ["1 with untolerated taint dedicated=infra:NoSchedule"]
+    assert describe_exclusions(snapshot, one(constraints=on(zone="a"))) == ["3 without the labels of nodeSelector"]
+    assert describe_exclusions(snapshot, one(constraints=Constraints(avoid=frozenset({"h1"})))) == [
+        "1 excluded after rejecting its pods",
+        "1 with untolerated taint dedicated=infra:NoSchedule",
+    ]
+
+
+def test_no_ready_node_is_said_with_names():
+    gone = node("n1", ready=False)
+    assert text(one(), gone) == (
+        "The only GPU node is not ready or cordoned (n1). Check `kubectl get nodes`; uncordon or repair a node."
+    )
