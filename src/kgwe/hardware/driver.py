@@ -1,14 +1,13 @@
 """The interface of a GPU driver; NVML implements it.
 
-Every call may take long or hang, as drivers do: implementations run them on a thread of their own and give up at a
-deadline with `errors.Transient`. What a card or a driver does not support is "not known" in the answer, never an
-error. Errors: `Transient` (the driver is busy or does not answer), `NotFound` (no such card or instance; for a
-destroy that is success), `Conflict` (the hardware refuses: in use, no room, overlaps), `Permanent` (it can never do
-that, no permission, no driver).
+Each call may take long or hang. Implementations run calls on their own thread and raise `errors.Transient` at a
+deadline. A feature that a GPU or driver does not support is an unknown value, not an error. Errors: `Transient` (the
+driver is busy or does not respond), `NotFound` (no such GPU or instance; for a destroy that is success), `Conflict`
+(the hardware refuses: in use, no room, overlap), `Permanent` (unsupported, no permission, no driver).
 
-Cutting is not atomic on the hardware: a GPU instance exists before its compute instance does, and a killed process
-leaves it like that. `machine()` shows such an instance with an empty uuid; `create_instance` on the same place
-completes it, `destroy_instance` removes it.
+Partitioning is not atomic: a GPU instance exists before its compute instance, and a killed process leaves it so.
+`machine()` shows such an instance with an empty uuid; `create_instance` at the same placement completes it,
+`destroy_instance` removes it.
 """
 
 from __future__ import annotations
@@ -22,30 +21,30 @@ if TYPE_CHECKING:
 
 
 class GpuDriver(Protocol):
-    """Assumptions: one caller at a time per card for what changes it; everything that reads may run at any time."""
+    """A GPU driver. Changes of one GPU need one caller at a time; reads may run at any time."""
 
     async def machine(self) -> Machine:
-        """What is built in and how it is cut, read afresh."""
+        """Read the GPUs and their MIG layouts."""
         ...
 
     async def readings(self) -> Sequence[Reading]:
-        """One per card, also for a card that is lost."""
+        """Return one reading per GPU, also for a lost GPU."""
         ...
 
     async def events(self, timeout_s: float) -> Sequence[Event]:
-        """What has happened since the last call; waits up to the timeout for the first. None is lost in between."""
+        """Return the events since the last call; wait up to the timeout for the first. No event is lost in between."""
         ...
 
     async def set_mig_mode(self, uuid: str, *, enabled: bool) -> bool:
-        """Ask for the mode. False: it comes on only after the card is reset (`MigState.is_pending`)."""
+        """Request the MIG mode. Return False if it takes effect only after a reset (`MigState.is_pending`)."""
         ...
 
     async def reset(self, uuid: str) -> None:
-        """Reset the card; refused while anything uses it."""
+        """Reset the GPU; refused while it is in use."""
         ...
 
     async def create_instance(self, uuid: str, profile: str, start: int) -> Instance:
-        """Cut an instance at exactly this place. Idempotent: one that is there is returned as it is."""
+        """Create an instance at exactly this placement. Idempotent: an existing one is returned."""
         ...
 
     async def destroy_instance(self, uuid: str, instance_id: int) -> None:
@@ -53,5 +52,5 @@ class GpuDriver(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of the driver. Nothing can be asked afterwards."""
+        """Close the driver. No call is possible afterwards."""
         ...

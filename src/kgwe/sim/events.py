@@ -1,8 +1,8 @@
-"""What happens in a simulation, and in which order.
+"""The events of a simulation and their order.
 
-Things that happen at the same moment are taken in the order of their kind: what frees room comes before what takes it,
-so a job that arrives when another ends finds its place. Within a kind the order is by subject, never by the order
-in which events were put in: a run depends on what was asked, not on how it was written down.
+Simultaneous events are handled in the order of their kind: events that free capacity come before those that take it,
+so an arriving job finds the capacity of an ending one. Within a kind the order is by subject, never by insertion, so
+a run depends only on its input.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Kind(enum.IntEnum):
-    """In the order in which they are taken at one moment."""
+    """Event kinds, in their order at one moment."""
 
     END = 0
     NODE_UP = 1
@@ -27,14 +27,14 @@ class Kind(enum.IntEnum):
 class Event(NamedTuple):
     at_s: float
     kind: Kind
-    #: job number for ends and arrivals, node number otherwise
+    # : job number for ends and arrivals, otherwise node number
     subject: int
-    #: attempt of the job, or card of the node
+    # : attempt of the job, or GPU of the node
     detail: int = 0
 
 
 class Agenda:
-    """Events to come."""
+    """The pending events."""
 
     def __init__(self) -> None:
         self._heap: list[Event] = []
@@ -46,7 +46,7 @@ class Agenda:
         heapq.heappush(self._heap, event)
 
     def take_moment(self) -> list[Event]:
-        """Everything that happens at the next moment, in order."""
+        """Return all events of the next moment, in order."""
         first = heapq.heappop(self._heap)
         events = [first]
         while self._heap and self._heap[0].at_s == first.at_s:

@@ -1,8 +1,7 @@
-"""The scheduler's own queue in simulated time: `kgwe.placement.queue.cycle` decides which jobs start, and when.
+"""The scheduler's queue in simulated time: `kgwe.placement.queue.cycle` decides which jobs start, and when.
 
-A job is placed by the simulated policy. KGWE's own policies leave reserved nodes alone in their search; a job that
-another policy would put on reserved nodes waits. The queue knows run times as `Predict` says: exactly, as the
-distribution of the job's kind, or not at all.
+The simulated policy places the jobs. KGWE's own policies exclude reserved nodes from their search; a job that another
+policy would put on reserved nodes waits. `Predict` gives the queue's run times: exact, by distribution, or unknown.
 """
 
 from __future__ import annotations
@@ -41,24 +40,24 @@ if TYPE_CHECKING:
 
 
 def exact(job: Job, left_s: float) -> RunTime:
-    """As long as the rest of the job takes in its best placement."""
+    """Return the remaining time of the job in its best placement."""
     del job
     known_s = max(left_s, 0.001)
     return RunTime(known_s, known_s)
 
 
 def unknown(job: Job, left_s: float) -> None:
-    """No run time is known."""
+    """Return an unknown run time."""
     del job, left_s
 
 
 def request_of(job: Job, required: str = "") -> GangRequest | None:
-    """The gang of a job; None for a job of one pod."""
+    """Return the gang of a job; None for a job of one pod."""
     return GangRequest.uniform(job.request, job.pods, required=required) if job.pods > 1 else None
 
 
 class JobQueue:
-    """The jobs that wait, and which of them start at a moment."""
+    """The waiting jobs, and which of them start at a moment."""
 
     def __init__(
         self,
@@ -70,11 +69,11 @@ class JobQueue:
         predict: Predict,
         told: dict[int, Eta] | None = None,
     ) -> None:
-        """`told`: receives the estimated start of every job that has to wait, as estimated when it arrived."""
+        """`told` receives the estimated start of each job that has to wait, as estimated on arrival."""
         self.queue = Queue()
         self.roster = RunningWorkloads(lambda key: self._grants[key])
         self.holds = Reservations(StartForecast(world, self.roster), self.roster, settings)
-        #: GPU that waiting jobs ask for, in thousandths
+        # : GPUs that waiting jobs request, in thousandths
         self.milli = 0
         self._world = world
         self._jobs = jobs
@@ -95,7 +94,7 @@ class JobQueue:
         return len(self.queue)
 
     def add(self, number: int, left_s: float) -> None:
-        """The job waits, or waits again; it has `left_s` seconds of work left."""
+        """Add a job that waits, or waits again, with `left_s` seconds left."""
         job = self._jobs[number]
         self.milli += job.milli
         self.queue.put(
@@ -110,7 +109,7 @@ class JobQueue:
         )
 
     def release(self, number: int) -> None:
-        """The job no longer runs."""
+        """Release a job that no longer runs."""
         self.roster.drop(_key(number))
         self._grants.pop(_key(number))
 
@@ -122,7 +121,7 @@ class JobQueue:
             self.queue.handle_event(RoomFreed(snapshot.nodes[node].name))
         for outcome in run_cycle(self.queue, self._planner, now_s, self.roster, self.holds):
             if isinstance(outcome, Failed):
-                # A simulation without the job would compare something else than it says.
+                # A simulation that dropped the job would compare different workloads.
                 raise outcome.error
         self._seen = snapshot.version
         if self._told is not None:
@@ -148,12 +147,12 @@ class JobQueue:
 
 
 def _key(number: int) -> str:
-    """Keys sort like numbers: of jobs of one moment the first in the workload goes first."""
+    """Return a key that sorts like numbers: of simultaneous jobs the first in the workload comes first."""
     return f"{number:08d}"
 
 
 class PolicyPlanner:
-    """A simulated policy, as a pass over the queue asks it."""
+    """Adapts a simulated policy to the planning cycle of the queue."""
 
     def __init__(
         self, world: World, jobs: Sequence[Job], policy: Policy, book: Callable[[QueuedWorkload, QueuePlan], None]
@@ -185,7 +184,7 @@ class PolicyPlanner:
         return scratch.fits_on_any(self._world.fitter, request, numbers)
 
     def _has_room(self, job: Job) -> bool:
-        """Whether there is room for so many pods at all: this costs a tenth of a policy's refusal."""
+        """Return whether there is room for these pods at all: a tenth of the cost of a policy's refusal."""
         if job.milli > self._world.idle:
             return False
         return job.pods == 1 or int(self._world.fitter.count_pods(job.request).sum()) >= job.pods

@@ -1,12 +1,12 @@
-"""The simulation: events in order of time, and after each moment one pass over the queue.
+"""The simulation: events in time order, and one planning cycle after each moment.
 
     arrival ──► waiting ──► running ──► finished
                    ▲           │
-                   └───────────┘   its node or card broke, or its spot node was taken back
+                   └───────────┘   its node or GPU failed, or its spot node was reclaimed
 
-Everything a job holds is booked in the world's snapshot, so nothing is ever given twice, and a run follows from fleet,
-workload, policy, options and seed alone. An interrupted job keeps its place in the queue and goes on from its last
-saved state. `kgwe.sim.job_queue` decides which jobs start when not all can.
+All devices of jobs are booked in the snapshot of the fleet, so none is used twice. A run depends on fleet, workload,
+policy, options and seed only. An interrupted job keeps its position in the queue and continues from its last
+checkpoint. `kgwe.sim.job_queue` decides which jobs start.
 """
 
 from __future__ import annotations
@@ -36,46 +36,46 @@ if TYPE_CHECKING:
     from kgwe.sim.traces.workload import Job, Workload
 
     class Watcher(Protocol):
-        """Told what happens, while it happens."""
+        """Receives the events of a run."""
 
         def moment(self, simulation: Simulation, at_s: float) -> None: ...
 
         def started(self, simulation: Simulation, at_s: float, job: Job, grants: tuple[Grant, ...]) -> None:
-            """Before the grants are booked."""
+            """Called before the grants are booked."""
 
         def ended(self, simulation: Simulation, at_s: float, job: Job) -> None: ...
 
 
-# Policies draw from a stream of their own: faults must not depend on what a policy draws.
+# Policies have their own random stream, so faults do not depend on a policy's draws.
 _POLICY_STREAM = 2**32
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    #: what happens behind jobs that do not fit
+    # : the rule for jobs behind a blocked job
     reservations: ReservationSettings = field(default_factory=ReservationSettings)
-    #: the run times that the queue assumes
+    # : the run times that the queue assumes
     predict: Predict = exact
-    #: receives the estimated start of every job that has to wait; None: no estimates
+    # : receives the estimated start of each job that has to wait; None for no estimates
     told: dict[int, Eta] | None = None
     faults: Faults = field(default_factory=Faults)
     seed: int = 1
     slowdowns: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: sensitivity.DEFAULTS)
-    #: the run ends here, done or not; None: when all work is done
+    # : end of the run; None when all jobs have ended
     until_s: float | None = None
-    #: moments per job after which a run that never ends (work that always breaks before it is done) is cut off
+    # : moments per job after which an endless run (jobs that always fail before they end) is stopped
     moments_per_job: int = 1000
 
 
 @dataclass(slots=True)
 class Run:
-    """A job that runs."""
+    """A running job."""
 
     grants: tuple[Grant, ...]
     release: Callable[[], None]
     started_s: float
     end_s: float
-    #: micro-dollars per hour of what it holds
+    # : micro-dollars per hour of its devices
     rate_micro: float
     milli: int
 
@@ -113,7 +113,7 @@ class Simulation:
         self._end_of_fault: dict[Event, Event] = {}
         self._taken_back: set[int] = set()
         self._agenda = Agenda()
-        # Work left of each job, in seconds of its best placement.
+        # Remaining time of each job, in seconds of its best placement.
         self._left_s = [job.duration_s for job in workload.jobs]
         self._fewest: dict[tuple[object, int], locality.Spread] = {}
         self._holders: dict[int, set[int]] = {}
@@ -142,7 +142,7 @@ class Simulation:
         return self
 
     def _begin(self) -> None:
-        # Every kind is tried on the empty fleet once: what does not fit there would wait for ever.
+        # Each kind is tried once on the empty fleet: a job that does not fit there would wait forever.
         fits: dict[tuple[object, int], bool] = {}
         for number, job in enumerate(self.workload.jobs):
             if job.kind not in fits:
@@ -168,7 +168,7 @@ class Simulation:
             case Kind.CARD_UP:
                 self.world.bring_card_up(event.subject, event.detail)
             case Kind.NODE_DOWN | Kind.CARD_DOWN | Kind.TAKE_BACK:
-                self._break(event)
+                self._apply_fault(event)
 
     def _wait(self, number: int) -> None:
         self.waiting.add(number, self._left_s[number])
@@ -223,7 +223,7 @@ class Simulation:
         number = event.subject
         record = self.records[number]
         if number not in self.running or event.detail != record.starts:
-            return  # it was interrupted since
+            return  # it was interrupted meanwhile
         self._stop(number)
         self._left_s[number] = 0.0
         record.fate, record.end_s = Fate.FINISHED, event.at_s
@@ -242,7 +242,7 @@ class Simulation:
         return run
 
     def _interrupt(self, number: int, at_s: float) -> None:
-        """Back to the queue, with what was saved."""
+        """Return the job to the queue, with its last checkpoint."""
         run, record = self._stop(number), self.records[number]
         job = record.job
         done_before_s = job.duration_s - self._left_s[number]
@@ -256,7 +256,7 @@ class Simulation:
         record.fate = Fate.WAITING
         self._wait(number)
 
-    def _break(self, event: Event) -> None:
+    def _apply_fault(self, event: Event) -> None:
         end = self._end_of_fault.pop(event)
         following = self._faults.after(event)
         self._end_of_fault[following.event] = following.end
@@ -265,14 +265,14 @@ class Simulation:
         if world.is_down(node) or not self._can_break(event):
             return
         for number in sorted(self._holders.get(node, ())):
-            if event.kind is not Kind.CARD_DOWN or _touches(self.running[number].grants, node, event.detail):
+            if event.kind is not Kind.CARD_DOWN or _uses_gpu(self.running[number].grants, node, event.detail):
                 self._interrupt(number, event.at_s)
         if event.kind is Kind.CARD_DOWN:
             world.take_card_down(node, event.detail)
         else:
             world.take_node_down(node)
         if event.kind is Kind.TAKE_BACK:
-            # What is taken back is not paid for; what is broken is.
+            # Reclaimed nodes are not paid for; failed nodes are.
             self._taken_back.add(node)
             self.recorder.paid_rate -= int(world.price_micro[node])
         self._agenda.add(end)
@@ -283,8 +283,8 @@ class Simulation:
         node, card = event.subject, event.detail
         if self.world.is_card_down(node, card) or card not in self.world.usable_cards(node):
             return False
-        # What is out of order is booked as a pod; where no pod fits any more, an idle card cannot be taken out.
-        held = any(_touches(self.running[number].grants, node, card) for number in self._holders.get(node, ()))
+        # A part that is down is booked as a pod; if no pod fits any more, an idle GPU cannot be taken down.
+        held = any(_uses_gpu(self.running[number].grants, node, card) for number in self._holders.get(node, ()))
         return held or bool(self.world.snapshot.pods[node] > 0)
 
     def _bring_up(self, node: int) -> None:
@@ -294,8 +294,8 @@ class Simulation:
             self.recorder.paid_rate += int(self.world.price_micro[node])
 
 
-def _touches(grants: tuple[Grant, ...], node: int, card: int) -> bool:
-    """Whether any of the grants holds a part of the card."""
+def _uses_gpu(grants: tuple[Grant, ...], node: int, card: int) -> bool:
+    """Return whether any of the grants uses the GPU."""
     return any(
         grant.node == node
         and (

@@ -1,6 +1,6 @@
-"""Studies of the queue: waits under each rule, and how estimated starts came true.
+"""Studies of the queue: waiting times with each rule, and the accuracy of estimated starts.
 
-Every run places jobs by KGWE's engine and gang planner. The caller chooses which run times the queue assumes.
+Each run uses KGWE's engine and gang planner. The caller chooses which run times the queue assumes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def by_kind(workload: Workload) -> Predict:
-    """What jobs of the same pods take: the median, and what 19 of 20 stay below."""
+    """Return the run times of jobs with the same pods: the median, and the 95th percentile."""
     taken: dict[object, list[float]] = {}
     for job in workload.jobs:
         taken.setdefault(job.request, []).append(job.duration_s)
@@ -37,19 +37,19 @@ def by_kind(workload: Workload) -> Predict:
     return lambda job, _: known[job.request]
 
 
-# --- what was told -----------------------------------------------------------------------------------------
+# --- estimates -------------------------------------------------------------------------------------------
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """How estimates on arrival came true, of the jobs that had to wait."""
+    """The accuracy of estimates on arrival, for jobs that had to wait."""
 
     jobs: int
-    #: no estimate
+    # : jobs without an estimate
     unknown: int
-    #: part of the others that started no later than told; None: there are no others
+    # : fraction of the others that started no later than estimated; None if there are none
     within_p50: float | None
     within_p90: float | None
-    #: median of the wait told over the real wait
+    # : median of the estimated wait over the real wait
     p50_over_real: float | None
     p90_over_real: float | None
 
@@ -57,7 +57,7 @@ class Calibration(msgspec.Struct, frozen=True):
 def calibrate(
     nodes: Sequence[Node], workload: Workload, predict: Predict, rule: BackfillRule = BackfillRule.BACKFILL
 ) -> Calibration:
-    """What jobs are told when they begin to wait, against what becomes of them."""
+    """Compare the estimates at the beginning of the wait with the actual starts."""
     told: dict[int, Eta] = {}
     world = World.of(nodes)
     options = Options(ReservationSettings(rule), predict, told, slowdowns={})
@@ -86,7 +86,7 @@ def calibrate(
 
 
 class Waits(msgspec.Struct, frozen=True):
-    """Hours."""
+    """Waiting times in hours."""
 
     jobs: int
     mean: float
@@ -95,14 +95,14 @@ class Waits(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What became of one workload under one rule."""
+    """The results of one workload with one rule."""
 
     rule: str
     heroes: Waits
     others: Waits
-    #: part of capacity in use while jobs arrive
+    # : fraction of capacity in use while jobs arrive
     allocation: float
-    #: hours until the last job ended
+    # : hours until the last job ended
     hours: float
     unfinished: int
 
@@ -112,9 +112,9 @@ _HERO_S: Final = 4 * _HOUR_S
 
 
 def with_heroes(nodes: Sequence[Node], *, jobs: int, heroes: int, load: float, part: float, seed: int) -> Workload:
-    """Research jobs, and now and then one that needs that part of the fleet at once for four hours.
+    """Return research jobs, and occasional jobs that need the given part of the fleet for four hours.
 
-    `load` is of the research jobs alone. All are of one priority: what keeps them apart is the queue.
+    `load` is that of the research jobs alone. All have one priority, so only the queue's rule separates them.
     """
     cards = nodes[0].shape.gpu_count
     base = generate.generate("research", jobs=jobs, cards=cards * len(nodes), seed=seed, load=load)
@@ -136,7 +136,7 @@ def compare(
     rules: Iterable[BackfillRule] = BackfillRule,
     **settings: float,
 ) -> list[Row]:
-    """The same work under each rule; heroes ask for at least that part of the fleet."""
+    """Run the same jobs with each rule; heroes request at least that part of the fleet."""
     return [
         _row(nodes, workload, hero_part, Options(ReservationSettings(rule, **settings), predict, slowdowns={}))  # type: ignore[arg-type]  # numbers of either kind
         for rule in rules
@@ -144,7 +144,7 @@ def compare(
 
 
 def _row(nodes: Sequence[Node], workload: Workload, hero_part: float, options: Options) -> Row:
-    """`options` without slow-downs: spread placements would change run times, and with them what is compared."""
+    """Run one rule. `options` have no slowdowns: spread placements would change run times, and so the comparison."""
     world = World.of(nodes)
     run = Simulation(world, workload, registry.find_policy("kgwe"), options).run()
     least = hero_part * world.total

@@ -1,4 +1,4 @@
-"""Writes the decisions of a simulation as decision records, in the format of the scheduler."""
+"""Writes the decisions of a simulation as decision records, in the scheduler's format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RecordWriter:
-    """Watches one simulation. The first line is the whole fleet; each decision then brings what has changed."""
+    """Records one simulation. The first line is the whole fleet; each decision adds the changes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -29,10 +29,10 @@ class RecordWriter:
         self._mirror: Mirror | None = None
 
     def moment(self, simulation: Simulation, at_s: float) -> None:
-        """Nothing to write."""
+        """Write nothing."""
 
     def started(self, simulation: Simulation, at_s: float, job: Job, grants: tuple[Grant, ...]) -> None:
-        """Write the decision, taken on a snapshot that does not hold it yet."""
+        """Write the decision, made on a snapshot that does not contain it yet."""
         world = simulation.world
         if self._mirror is None:
             self._mirror = Mirror(FreeCopy.of(world.snapshot))

@@ -1,8 +1,8 @@
-"""What a run leaves behind: the fate of every job, and the state of the fleet over time.
+"""The results of a run: the history of each job, and the state of the fleet over time.
 
-Between two events nothing changes, so amounts over time are exact sums of rectangles. Curves are sampled on a fine grid
-while jobs arrive and for half as long again, however long the jobs run, and on a coarse one after that. The coarse grid
-grows with the run: when there are too many samples every second one is dropped and the grid is twice as wide.
+Nothing changes between two events, so amounts over time are exact sums of rectangles. Curves are sampled on a fine
+grid while jobs arrive and for half as long again, then on a coarse one. The coarse grid grows with the run: with too
+many samples every second one is dropped and the interval doubles.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from kgwe.sim.job_queue import JobQueue
     from kgwe.sim.traces.workload import Job, Workload
 
-#: the fine grid ends after this many times the time in which jobs arrive; what is left is a few long jobs
+# : the fine grid ends after this multiple of the arrival period; then only a few long jobs are left
 FINE_UNTIL = 1.5
 _FIRST_SAMPLES = 200
 _MOST_COARSE_SAMPLES = 400
-# The mix for fragmentation: the most frequent pods up to this part of all, and no more kinds than this.
+# The mix for fragmentation: the most frequent pods up to this fraction of all, and at most this many kinds.
 _TYPICAL_PART = 0.95
 _MOST_KINDS = 40
 _HOUR_S = 3600.0
@@ -34,7 +34,7 @@ class Fate(enum.StrEnum):
     FINISHED = "Finished"
     RUNNING = "Running"
     WAITING = "Waiting"
-    #: does not fit the fleet even when it is empty
+    # : does not fit even on the empty fleet
     IMPOSSIBLE = "Impossible"
 
 
@@ -50,12 +50,12 @@ class JobRecord:
     slowdown: float = 1.0
     nodes: int = 0
     fewest_nodes: int = 0
-    #: leaves of the network; 0: not known
+    # : leaves of the network; 0 if unknown
     leaves: int = 0
     fewest_leaves: int = 0
-    #: times it was stopped by something that broke or was taken back
+    # : interruptions by faults or reclaimed nodes
     interruptions: int = 0
-    #: card-seconds of work done again
+    # : GPU-seconds of repeated work
     lost_gpu_s: float = 0.0
 
     @property
@@ -70,11 +70,11 @@ class JobRecord:
 @dataclass(frozen=True, slots=True)
 class Sample:
     at_s: float
-    #: parts of capacity
+    # : fractions of capacity
     allocated: float
     fragmented: float
     out: float
-    #: GPU asked for by jobs that wait, as a part of capacity
+    # : GPUs that waiting jobs request, as a fraction of capacity
     demand: float
     running: int
     waiting: int
@@ -82,7 +82,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over time: GPU in milli x seconds, money in micro-dollars."""
+    """Sums over time: GPUs in milli x seconds, money in micro-dollars."""
 
     seconds: float = 0.0
     allocated: float = 0.0
@@ -94,26 +94,26 @@ class Totals:
 
 @dataclass
 class Recorder:
-    """Fed by the simulation: `advance` before anything changes."""
+    """Records a simulation; `advance` is called before each change."""
 
     world: World
     waiting: JobQueue
     workload: Workload
     now_s: float
     running: int = 0
-    #: micro-dollars per hour, of the nodes that are paid for and of the parts of them that work holds
+    # : micro-dollars per hour, of paid nodes and of the parts that jobs hold
     paid_rate: float = 0.0
     used_rate: float = 0.0
-    #: milli at work, less what a spread placement wastes
+    # : milli in use, minus the loss by spread placements
     useful_milli: float = 0.0
     whole_run: Totals = field(default_factory=Totals)
-    #: while jobs arrive: after that a fleet runs dry whatever the policy
+    # : while jobs arrive; afterwards the fleet drains with any policy
     busy: Totals = field(default_factory=Totals)
     samples: list[Sample] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.start_s = self.now_s
-        # Where all jobs come at once, all of the run counts.
+        # If all jobs arrive at once, the whole run counts.
         self.busy_until_s = self.workload.jobs[-1].arrival_s if self.workload.span_s else math.inf
         span_s, longest_s = self.workload.span_s, max(job.duration_s for job in self.workload.jobs)
         self._fine_s = span_s / _FIRST_SAMPLES
@@ -141,7 +141,7 @@ class Recorder:
             totals.used_micro += self.used_rate * passed_s / _HOUR_S
 
     def lose(self, milli_s: float) -> None:
-        """Work that has to be done again was not useful."""
+        """Subtract repeated work from the useful work."""
         self.whole_run.useful -= milli_s
         if self.now_s <= self.busy_until_s:
             self.busy.useful -= milli_s
@@ -155,7 +155,7 @@ class Recorder:
             self._move_due()
 
     def _move_due(self) -> None:
-        """Set the time of the next sample, after one was taken."""
+        """Set the time of the next sample."""
         if self._due_s < self._fine_until_s:
             self._fine_samples += 1
             self._due_s = min(self.start_s + self._fine_samples * self._fine_s, self._fine_until_s)
@@ -168,7 +168,7 @@ class Recorder:
         self._due_s = coarse[-1].at_s + self._coarse_s
 
     def finish(self) -> None:
-        """The last sample, where the run ended."""
+        """Take the last sample at the end of the run."""
         self.samples.append(Sample(self.now_s, *self._state()))
 
     def _state(self) -> tuple[float, float, float, float, int, int]:
@@ -197,9 +197,10 @@ def _typical(workload: Workload) -> list[tuple[Request, int]]:
 
 
 def fragmented_milli(world: World, mix: list[tuple[Request, int]]) -> float:
-    """Idle GPU, in milli, that a pod drawn from the mix could not use: FGD's measure, over whole cards and shares.
+    """Return the idle GPU milli that a pod drawn from the mix could not use: FGD's measure, over whole GPUs and
+    shares.
 
-    All of a node where the pod does not fit, and of the others the cards with too little left for it.
+    It counts all of a node where the pod does not fit, and of other nodes the GPUs with too little left.
     """
     snapshot = world.snapshot
     free = snapshot.milli

@@ -1,10 +1,10 @@
-"""Recorded decisions taken again: by the same policy, which must give the same answers, or by another.
+"""Replays recorded decisions with the same policy, which must give equal answers, or with another.
 
     for outcome in replay(decisions.read(paths)):
-        outcome.difference      "" when the answer is the recorded one, to the last bit
+        outcome.difference      "" if the answer equals the recorded one, to the last bit
 
-Every decision is taken in the state in which it was recorded, whatever came out of the ones before: what another policy
-would have done with each question, not where it would have led. For that, run the jobs of the file in the simulator.
+Each decision is made in its recorded state, independent of earlier results: it shows what another policy would
+decide, not the consequences. For those, run the jobs of the file in the simulator.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from kgwe.records.decisions import Line, RecordedRefusal
     from kgwe.records.rows import Row
 
-#: strategies that a decision may be taken again by
+# : strategies that can replay a decision
 POLICIES: Final = tuple(sorted({*planner.GANG_STRATEGIES} - {""}))
 
 
 class ReplayedFleet:
-    """The fleet as the lines so far tell; can be planned on."""
+    """The fleet after the lines so far; plans can be made on it."""
 
     def __init__(self, nodes: Sequence[Node], tree: Tree, weights: tuple[Weights, DomainWeights]) -> None:
         self.snapshot = Snapshot.from_nodes(nodes)
@@ -75,7 +75,7 @@ class ReplayedFleet:
         return str(self._digest)
 
     def after(self, line: NodesLine) -> ReplayedFleet:
-        """The scene once these nodes have come, changed or gone."""
+        """Return the fleet after nodes were added, changed or removed."""
         changed = {node.name: node for node in decisions.read_nodes(line)}
         gone = {*line.gone, *changed}
         kept = [node for node in self.snapshot.nodes if node.name not in gone]
@@ -90,7 +90,7 @@ class ReplayedFleet:
 
     @contextlib.contextmanager
     def without(self, names: Iterable[str]) -> Iterator[None]:
-        """Nothing more fits on these nodes meanwhile."""
+        """Exclude these nodes while the context is open."""
         snapshot = self.snapshot
         numbers = [snapshot.index[name] for name in names if name in snapshot.index]
         kept = snapshot.pods[numbers]
@@ -107,7 +107,7 @@ class ReplayedFleet:
             self.snapshot.changed[numbers] = self.snapshot.version
 
     def leaves(self, nodes: Iterable[str]) -> int:
-        """Leaves that the nodes hang on; 0 when that is not known of one of them."""
+        """Return the number of leaves of the nodes; 0 if one is unknown."""
         places = [self.tree.position.get(name) for name in dict.fromkeys(nodes)]
         if not self.tree.levels or None in places:
             return 0
@@ -117,26 +117,26 @@ class ReplayedFleet:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One decision taken again."""
+    """One replayed decision."""
 
     where: str
     line: Decision
     ask: Ask
     answer: Answer
-    #: leaves that the recorded seats and the new ones are on; 0: not known
+    # : leaves of the recorded seats and of the new ones; 0 if unknown
     leaves: tuple[int, int]
-    #: what differs, in words; empty: nothing
+    # : the difference as text; empty if there is none
     difference: str = ""
 
 
 class _Drawn:
-    """Chance, as it fell."""
+    """The recorded random numbers."""
 
     def __init__(self, draws: Sequence[int]) -> None:
         self._draws = list(draws)
 
     def randrange(self, stop: int, /) -> int:
-        # Another policy may draw where none did.
+        # Another policy may draw where the recorded one did not.
         return self._draws.pop(0) % stop if self._draws else 0
 
 
@@ -147,29 +147,31 @@ def replay(
     choosers: Choosers | None = None,
     since_s: float = 0.0,
 ) -> Iterator[Outcome]:
-    """Every decision from `since_s` on, taken again; InvariantBroken where lines are missing."""
+    """Yield each replayed decision from `since_s` on; raise InvariantBroken if lines are missing."""
     scene: ReplayedFleet | None = None
     for where, line in lines:
         if isinstance(line, SnapshotLine):
             scene = ReplayedFleet.of(line)
             _check(scene, line.snapshot, where)
         elif scene is None:
-            raise errors.Permanent(f"{where}: the file does not begin with a snapshot; is its beginning missing?")
+            raise errors.Permanent(f"{where}: the file does not begin with a snapshot; its first lines are missing")
         elif isinstance(line, NodesLine):
             scene = scene.after(line)
         elif isinstance(line, Decision):
             scene.put(line.rows)
             if line.at_s >= since_s:
                 _check(scene, line.snapshot, where)
-                yield _again(scene, where, line, policy, choosers or {})
+                yield _decide_again(scene, where, line, policy, choosers or {})
 
 
 def _check(scene: ReplayedFleet, digest: str, where: str) -> None:
     if scene.digest != digest:
-        raise errors.InvariantBroken(f"{where}: what is free is not what it was: lines are missing or were edited")
+        raise errors.InvariantBroken(
+            f"{where}: the free capacity differs from the record: lines are missing or were edited"
+        )
 
 
-def _again(scene: ReplayedFleet, where: str, line: Decision, policy: str, choosers: Choosers) -> Outcome:
+def _decide_again(scene: ReplayedFleet, where: str, line: Decision, policy: str, choosers: Choosers) -> Outcome:
     ask = decisions.read_ask(line)
     asked = with_strategy(ask, policy) if policy else ask
     if asked.strategy == Strategy.MIXFIT and not policy and len(line.seats) == 1:
@@ -187,9 +189,9 @@ def _again(scene: ReplayedFleet, where: str, line: Decision, policy: str, choose
 
 
 def _on_recorded_node(scene: ReplayedFleet, ask: Ask, line: Decision) -> Answer:
-    """The recorded answer where the pod still fits its node.
+    """Return the recorded answer if the pod still fits on its node.
 
-    MixFit ranks nodes by prices that follow all pods so far. Those are not recorded, so the choice is not made again.
+    MixFit ranks nodes by prices that follow all earlier pods. Those are not recorded, so the choice is not repeated.
     """
     index, (seat,) = scene.snapshot.index, line.seats
     among = np.array([index[seat.node]] if seat.node in index else [], np.intp)
@@ -210,9 +212,9 @@ def _pod(scene: ReplayedFleet, ask: Ask, line: Decision) -> Answer:
 
 
 def with_strategy(ask: Ask, policy: str) -> Ask:
-    """The same ask, placed by another strategy."""
+    """Return the ask with another strategy."""
     if policy not in POLICIES:
-        raise errors.Permanent(f"no policy {policy!r}; the policies are {', '.join(POLICIES)}")
+        raise errors.Permanent(f"unknown policy {policy!r}; known policies: {', '.join(POLICIES)}")
     strategy = planner.GANG_STRATEGIES[policy]
     gang = None if ask.gang is None else replace(ask.gang, strategy=strategy)
     return replace(ask, strategy=policy, gang=gang, first=None)
@@ -224,13 +226,13 @@ def _difference(old: Answer, new: Answer) -> str:
     if old.refused is None and new.refused is None:
         return _seats_differ(old, new)
     if old.refused is not None and new.refused is not None:
-        return f"refused otherwise: {_no(new.refused)}; was: {_no(old.refused)}"
+        return f"refused differently: {_format_refusal(new.refused)}; was: {_format_refusal(old.refused)}"
     if new.refused is not None:
-        return f"refused ({new.refused.reason}), was placed on {_nodes(old)}"
-    return f"placed on {_nodes(new)}, was refused ({old.refused.reason if old.refused else ''})"
+        return f"refused ({new.refused.reason}), was placed on {_format_nodes(old)}"
+    return f"placed on {_format_nodes(new)}, was refused ({old.refused.reason if old.refused else ''})"
 
 
-def _no(refused: RecordedRefusal) -> str:
+def _format_refusal(refused: RecordedRefusal) -> str:
     return f"{refused.reason} ({refused.message})"
 
 
@@ -242,25 +244,25 @@ def _seats_differ(old: Answer, new: Answer) -> str:
             if getattr(new, name) != getattr(old, name)
         ]
         return "same seats; " + ", ".join(parts)
-    if _nodes(old) == _nodes(new):
-        return f"other cards or ranks on {_nodes(new)}"
-    return f"placed on {_nodes(new)}, was on {_nodes(old)}"
+    if _format_nodes(old) == _format_nodes(new):
+        return f"other GPUs or ranks on {_format_nodes(new)}"
+    return f"placed on {_format_nodes(new)}, was on {_format_nodes(old)}"
 
 
 _NAMED: Final = 4
 
 
-def _nodes(answer: Answer) -> str:
+def _format_nodes(answer: Answer) -> str:
     names = list(dict.fromkeys(seat.node for seat in answer.seats))
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-# --- what another policy would have made of it -----------------------------------------------------------
+# --- comparison with another policy ---------------------------------------------------------------------
 
 
 @dataclass
 class Rates:
-    """Predicted GB/s of placements of both for which it is known, summed: recorded and new."""
+    """Predicted GB/s of placements for which both are known, summed: recorded and new."""
 
     count: int = 0
     old: float = 0.0
@@ -285,21 +287,21 @@ class Comparison:
     same: int = 0
     moved: int = 0
     placed: int = 0
-    """Placed, and was refused."""
+    """Placed now, refused in the record."""
     refused: int = 0
-    """Refused, and was placed."""
+    """Refused now, placed in the record."""
     still_refused: int = 0
     gangs: int = 0
-    """Gangs that both place, with every leaf known."""
+    """Gangs that both place, with all leaves known."""
     leaves: tuple[int, int] = (0, 0)
     rings: Rates = field(default_factory=Rates)
     """Of gangs, one direction, as nccl-tests would measure it."""
     links: Rates = field(default_factory=Rates)
-    """Between the cards of single pods, data-sheet figures."""
+    """Between the GPUs of single pods, from data sheets."""
     changed: list[Outcome] = field(default_factory=list)
 
     def add(self, outcome: Outcome, keep: int = 0) -> None:
-        """Count it; of those that changed at most `keep` are kept."""
+        """Count an outcome; keep at most `keep` changed ones."""
         self.decisions += 1
         old, new = outcome.line.answer, outcome.answer
         if old.refused is not None and new.refused is not None:

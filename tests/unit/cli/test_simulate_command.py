@@ -99,10 +99,10 @@ def test_an_openb_list_runs_on_its_own_nodes_or_on_a_fleet(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--policy", "nonsense"], "no policy 'nonsense'; the policies are"),
-        (["--compare", "kgwe,nonsense"], "no policy 'nonsense'"),
+        (["--policy", "nonsense"], "unknown policy 'nonsense'; known policies:"),
+        (["--compare", "kgwe,nonsense"], "unknown policy 'nonsense'"),
         (["--fleet", "nonsense"], "no fleet model 'nonsense'"),
-        (["--generate", "nonsense"], "no mix 'nonsense'; the mixes are"),
+        (["--generate", "nonsense"], "unknown mix 'nonsense'; known mixes:"),
         (["--nodes", "0"], "--nodes must be at least 1"),
         (["--jobs", "0"], "at least one job"),
         (["--trace", "/nowhere/jobs.csv"], "No such file"),

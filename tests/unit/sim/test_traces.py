@@ -223,7 +223,7 @@ class TestGenerate:
         assert by_half[True] > 1.3 * by_half[False]
 
     def test_an_unknown_mix_names_those_there_are(self):
-        with pytest.raises(errors.Permanent, match="the mixes are research, inference-heavy, llm-pretrain"):
+        with pytest.raises(errors.Permanent, match="known mixes: research, inference-heavy, llm-pretrain"):
             generate.generate("mystery", jobs=1, cards=1, seed=1)
 
 

@@ -1,12 +1,12 @@
-"""GPU metrics in the words of dcgm-exporter, so that dashboards, alerts and KGWE itself cannot tell the difference.
+"""GPU metrics in dcgm-exporter's format, compatible with its dashboards and alerts.
 
-Names, types, help texts and labels are those of dcgm-exporter 4. One row is one card, or one MIG instance of a cut
-card: then the device's own figures (clocks, temperature, power, XID) are repeated per instance, memory and activity
-are the instance's, and DCGM_FI_DEV_GPU_UTIL reads 0 because the driver does not measure it there.
-A field that a device does not have is absent rather than zero.
+Names, types, help texts and labels are those of dcgm-exporter 4. One row is one GPU, or one MIG instance of a
+partitioned GPU. Rows of instances repeat the device's clocks, temperature, power and XID, and have their own memory
+and activity. DCGM_FI_DEV_GPU_UTIL is 0 there, because the driver does not measure it. A field that a device does not
+have is absent, not zero.
 
-A fleet has tens of thousands of rows times some thirty fields. The label part of a row is made once and kept; rendering
-only joins it with a name and a number.
+A fleet has tens of thousands of rows with some thirty fields. The labels of a row are built once and kept; rendering
+only joins them with a name and a number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Field(enum.Enum):
-    """A metric: its name, Prometheus type and help text. The order is that of the values of a row."""
+    """A metric: its name, Prometheus type and help text. Rows have their values in this order."""
 
     SM_CLOCK = ("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz).")
     MEM_CLOCK = ("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz).")
@@ -93,9 +93,9 @@ class Field(enum.Enum):
 
 
 Number = int | float
-#: A row's values in the order of Field; None: the device has no such figure.
+# : A row's values in the order of Field; None if the device has no such value.
 Values = tuple[Number | None, ...]
-#: The label part of a row (`{gpu="0",…} `) and its values.
+# : The labels of a row (`{gpu="0",…} `) and its values.
 Row = tuple[str, Values]
 
 
@@ -115,7 +115,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What only ever grows."""
+    """Values that only grow."""
 
     energy_mj: int = 0
     nvlink_bytes: int = 0
@@ -123,7 +123,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What the driver has complained about."""
+    """Errors that the driver has reported."""
 
     last_xid: int = 0
 
@@ -140,8 +140,8 @@ class Faults:
         return int(self.last_xid == _REMAP_FAILURE_XID)
 
 
-# https://docs.nvidia.com/deploy/xid-errors: 48 double-bit error, 94/95 contained/uncontained memory error,
-# 63 row remapped, 64 row remapping failed.
+# https://docs.nvidia.com/deploy/xid-errors: 48 double-bit error, 94/95 contained/uncontained memory error, 63 row
+# remapped, 64 row remapping failed.
 _DOUBLE_BIT_XIDS: Final = frozenset({48, 94, 95})
 _REMAP_XIDS: Final = frozenset({63, 94})
 _REMAP_FAILURE_XID: Final = 64
@@ -149,7 +149,7 @@ _REMAP_FAILURE_XID: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The container a device is given to."""
+    """The container that holds a device."""
 
     namespace: str
     pod: str
@@ -157,7 +157,7 @@ class Owner:
 
 
 def label_block(device: Device, owner: Owner | None = None) -> str:
-    """`{gpu="0",UUID="GPU-…",…} `, ready to stand between a name and a value."""
+    """Return `{gpu="0",UUID="GPU-…",…} `, the text between a metric name and its value."""
     labels = [
         ("gpu", str(device.index)),
         ("UUID", device.uuid),
@@ -175,7 +175,7 @@ def label_block(device: Device, owner: Owner | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A card at one moment, whichever part of it a row is about."""
+    """A GPU at one moment, for all rows about it."""
 
     model: GpuModel
     sensors: Sensors
@@ -185,7 +185,7 @@ class Reading:
 
 
 def read_gpu_values(card: Reading, use: Usage) -> Values:
-    """The row of a whole card."""
+    """Return the row of a whole GPU."""
     total, reserved = card.model.memory_mib, card.model.reserved_mib
     used = round((total - reserved) * use.memory)
     return (
@@ -204,7 +204,7 @@ def read_gpu_values(card: Reading, use: Usage) -> Values:
 
 
 def read_instance_values(card: Reading, use: Usage, memory_mib: int) -> Values:
-    """The row of a MIG instance with its own use and memory on `card`."""
+    """Return the row of a MIG instance with its own usage and memory on `card`."""
     used = round(memory_mib * use.memory)
     return (
         *_device_part(card),
@@ -252,7 +252,7 @@ def _activity_part(card: Reading, use: Usage) -> Values:
 
 
 def render_metrics(rows: Sequence[Row]) -> bytes:
-    """The exposition of all rows, grouped by metric as the format demands."""
+    """Return the exposition of all rows, grouped by metric as the format requires."""
     out: list[str] = []
     columns = zip(*(values for _, values in rows), strict=True)
     for field, column in zip(Field, columns, strict=False):  # no rows, no columns
@@ -260,7 +260,7 @@ def render_metrics(rows: Sequence[Row]) -> bytes:
         here = [(labels, value) for (labels, _), value in zip(rows, column, strict=True) if value is not None]
         if here:
             out.append(f"# HELP {name} {text}\n# TYPE {name} {kind}\n")
-            # Pieces, not lines: joining them once is half the work of making every line first.
+            # Join pieces instead of lines: one join halves the work.
             out += itertools.chain.from_iterable((name, labels, str(value), "\n") for labels, value in here)
     return "".join(out).encode()
 

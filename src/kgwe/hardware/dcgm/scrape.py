@@ -1,8 +1,9 @@
-"""What only DCGM measures (tensor, SM, memory and engine activity, also per MIG instance), read from dcgm-exporter.
+"""Reads values that only DCGM measures (tensor, SM, memory and engine activity, also per MIG instance) from
+dcgm-exporter.
 
-The text is read line by line for a handful of names; a line's label part is the same in every scrape, so what it
-means is remembered. Values out of range, and cards and fields that are not there, are unknown. Where no
-exporter answers everything is: `activities` raises `Transient`, and the caller goes on without.
+The text is read line by line for a few names. The labels of a line are the same in each scrape, so their meaning is
+cached. Values out of range, and missing GPUs and fields, are unknown. If no exporter responds, `activities` raises
+`Transient`, and the caller continues without.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _FIELDS: Final = {
     Field.DRAM_ACTIVE.value[0]: 3,
 }
 _PREFIX: Final = "DCGM_FI_PROF_"
-# Label values may hold anything, `}` and escaped quotes too.
+# Label values may contain anything, including `}` and escaped quotes.
 _LINE: Final = re.compile(r'(\w+)\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\}\s+(\S+)')
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -40,14 +41,14 @@ _MAX_REMEMBERED: Final = 4096
 
 
 class MetricsReader:
-    """Reads one exporter's text again and again."""
+    """Reads the text of one exporter repeatedly."""
 
     def __init__(self) -> None:
-        #: label part of a line -> what it is about
+        # : labels of a line -> the unit it is about
         self._units: dict[str, Unit | None] = {}
 
     def read(self, text: str) -> dict[Unit, Activity]:
-        """Activity of every unit the text tells of."""
+        """Return the activity of each unit in the text."""
         found: dict[Unit, list[float | None]] = {}
         for index, labels, value in _lines(text):
             unit = self._unit(labels)
@@ -58,7 +59,7 @@ class MetricsReader:
     def _unit(self, labels: str) -> Unit | None:
         if labels not in self._units:
             if len(self._units) >= _MAX_REMEMBERED:
-                # Pods come and go, and their names are among the labels.
+                # Pods come and go, and their names are in the labels.
                 self._units.clear()
             self._units[labels] = _unit_of(labels)
         return self._units[labels]
@@ -90,7 +91,7 @@ def _share(text: str) -> float | None:
 
 
 class DcgmScraper:
-    """dcgm-exporter at one address. Idempotent; every call ends within the deadline."""
+    """dcgm-exporter at one address. Idempotent; each call ends within the deadline."""
 
     def __init__(self, url: str, *, timeout_s: float = 2.0, max_bytes: int = MAX_BYTES) -> None:
         self.url = url
@@ -111,23 +112,23 @@ class DcgmScraper:
         await self._client.aclose()
 
     async def read_activities(self) -> dict[Unit, Activity]:
-        """Activity of every unit the exporter tells of; `Transient` where it does not answer."""
+        """Return the activity of each unit that the exporter reports; raise `Transient` if it does not respond."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 text = await self._get()
         except TimeoutError as exc:
             raise errors.Transient(f"dcgm-exporter at {self.url} took longer than {self._timeout_s:g} s") from exc
         except httpx2.HTTPError as exc:
-            raise errors.Transient(f"dcgm-exporter at {self.url} does not answer: {exc}") from exc
+            raise errors.Transient(f"dcgm-exporter at {self.url} does not respond: {exc}") from exc
         return self._reader.read(text)
 
     async def _get(self) -> str:
         async with self._client.stream("GET", self.url) as response:
             if response.status_code != httpx2.codes.OK:
-                raise errors.Transient(f"dcgm-exporter at {self.url} answers {response.status_code}")
+                raise errors.Transient(f"dcgm-exporter at {self.url} returned status {response.status_code}")
             body = bytearray()
             async for piece in response.aiter_bytes():
                 body += piece
                 if len(body) > self._max_bytes:
-                    raise errors.Transient(f"dcgm-exporter at {self.url} sends more than {self._max_bytes} bytes")
+                    raise errors.Transient(f"dcgm-exporter at {self.url} sent more than {self._max_bytes} bytes")
         return body.decode(errors="replace")

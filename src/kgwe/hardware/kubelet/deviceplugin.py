@@ -1,10 +1,10 @@
 """A device plugin (`v1beta1`): advertises one resource to the kubelet.
 
-The plugin serves on a socket in the kubelet's folder and then registers; the kubelet connects back, reads the list of
-devices and asks before it gives any away. A kubelet that starts removes all sockets in the folder: `is_current` tells
-when the plugin has to be served and registered again.
+The plugin serves on a socket in the kubelet's directory and then registers. The kubelet connects back, reads the list
+of devices and calls before each allocation. A starting kubelet removes all sockets in the directory: `is_current`
+then returns False, and the plugin must serve and register again.
 
-What to prefer and what to allow is asked of an `Allocator`; this file only speaks the protocol.
+An `Allocator` makes the decisions; this module only implements the protocol.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
-#: the kubelet's socket in the folder of the plugins
+# : the kubelet's socket in the plugin directory
 KUBELET_SOCKET: Final = "kubelet.sock"
 _VERSION: Final = "v1beta1"
 _HEALTH: Final = {True: "Healthy", False: "Unhealthy"}
 _DEADLINE_S: Final = 5.0
-# A stream that ends is opened again by no kubelet before the plugin has registered again.
+# A kubelet reopens an ended stream only after the plugin has registered again.
 _GRACE_S: Final = 0.2
 
 _OPTIONS: Final = pb.DevicePluginOptions(get_preferred_allocation_available=True)
@@ -44,7 +44,7 @@ _CODES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AdvertisedDevice:
-    """A device as it is advertised to the kubelet."""
+    """A device as advertised to the kubelet."""
 
     id: str
     is_healthy: bool = True
@@ -53,28 +53,28 @@ class AdvertisedDevice:
 
 @dataclass(frozen=True, slots=True)
 class AllocationResponse:
-    """What a container needs in order to use its devices."""
+    """The settings of a container for access to its devices."""
 
     envs: Mapping[str, str] = field(default_factory=dict)
     cdi: tuple[str, ...] = ()
-    #: device nodes of the host, seen under the same path
+    # : device nodes of the host, with the same path in the container
     nodes: tuple[str, ...] = ()
 
 
 class Allocator(Protocol):
-    """Who decides. One call is one container; the kubelet does not say which."""
+    """Decides about allocations. One call is for one container; the kubelet does not name it."""
 
     async def prefer(
         self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]: ...
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> AllocationResponse:
-        """Conflict, NotFound or Permanent when the devices must not be given: the pod is then refused."""
+        """Raise Conflict, NotFound or Permanent if the devices must not be allocated: the pod is then refused."""
         ...
 
 
 class DevicePlugin:
-    """One resource on one socket."""
+    """The plugin of one resource on one socket."""
 
     def __init__(self, folder: Path, endpoint: str, resource: str, allocator: Allocator) -> None:
         self.resource = resource
@@ -88,7 +88,7 @@ class DevicePlugin:
         self._server: grpc.aio.Server | None = None
         self._socket: tuple[int, int, int] | None = None
         self._registered_at: tuple[int, int, int] | None = None
-        #: kubelets that read the list now
+        # : open ListAndWatch streams
         self.readers = 0
 
     # --- what is offered --------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class DevicePlugin:
 
     @property
     def is_current(self) -> bool:
-        """Whether it is served where the kubelet looks, and registered with the kubelet that is there now."""
+        """Return whether the plugin serves on the current socket and is registered with the current kubelet."""
         path, kubelet = self._folder / self._endpoint, self._folder / KUBELET_SOCKET
         return (
             self._server is not None
@@ -122,11 +122,11 @@ class DevicePlugin:
         )
 
     async def start(self) -> None:
-        """Serve and register again; Transient when there is no kubelet, or it refuses now."""
+        """Serve and register again; raise Transient if there is no kubelet, or it refuses."""
         kubelet = self._folder / KUBELET_SOCKET
         there = sockets.read_identity(kubelet)
         if there is None:
-            raise errors.Transient(f"{kubelet} is not there: the kubelet does not run, or its folder is another")
+            raise errors.Transient(f"{kubelet} not found: the kubelet is not running, or its root directory differs")
         await self.stop()
         await self._serve()
         await self._register(kubelet)
@@ -134,7 +134,7 @@ class DevicePlugin:
 
     async def _serve(self) -> None:
         path = self._folder / self._endpoint
-        # Left behind by a killed process: nothing listens there.
+        # Left by a killed process: nothing listens there.
         path.unlink(missing_ok=True)
         server = grpc.aio.server(options=sockets.OPTIONS)
         server.add_generic_rpc_handlers((_handlers(self),))
@@ -187,7 +187,7 @@ class DevicePlugin:
     ) -> pb.PreferredAllocationResponse:
         reply = pb.PreferredAllocationResponse()
         for each in request.container_requests:
-            ids = await self._asked(
+            ids = await self._read_request(
                 context,
                 self._allocator.prefer(
                     self.resource, each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size
@@ -199,15 +199,15 @@ class DevicePlugin:
     async def allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
         reply = pb.AllocateResponse()
         for each in request.container_requests:
-            granted = await self._asked(context, self._allocator.allocate(self.resource, each.devices_ids))
-            reply.container_responses.append(_granted(granted))
+            granted = await self._read_request(context, self._allocator.allocate(self.resource, each.devices_ids))
+            reply.container_responses.append(_encode_response(granted))
         return reply
 
     async def pre_start(self, _request: pb.PreStartContainerRequest, _context: Any) -> pb.PreStartContainerResponse:
         return pb.PreStartContainerResponse()
 
     @staticmethod
-    async def _asked(context: Any, answer: Any) -> Any:
+    async def _read_request(context: Any, answer: Any) -> Any:
         try:
             return await answer
         except errors.KgweError as exc:
@@ -220,7 +220,7 @@ def _device(device: AdvertisedDevice) -> pb.Device:
     return pb.Device(ID=device.id, health=_HEALTH[device.is_healthy], topology=near)
 
 
-def _granted(granted: AllocationResponse) -> pb.ContainerAllocateResponse:
+def _encode_response(granted: AllocationResponse) -> pb.ContainerAllocateResponse:
     return pb.ContainerAllocateResponse(
         envs=dict(granted.envs),
         cdi_devices=[pb.CDIDevice(name=name) for name in granted.cdi],

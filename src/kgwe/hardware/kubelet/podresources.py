@@ -1,8 +1,8 @@
-"""Which pod holds which devices: the kubelet's own answer, from its pod-resources socket.
+"""The devices of each pod, from the kubelet's pod-resources socket.
 
-Assumptions about the other side: the answer is what the kubelet has in memory at that moment, a pod it is just
-admitting included, with no devices yet; devices of pods that have ended are not in it; init containers that end are
-left out. It does not tell the uid of a pod. It answers about a hundred questions a second and refuses more.
+The kubelet returns its current memory: it includes a pod that is being admitted, without devices yet, but neither
+ended pods nor ended init containers. It does not return the uid of a pod. It serves about a hundred requests per
+second and refuses more.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     import grpc.aio
 
-#: where the kubelet has it, below its folder
+# : path of the socket, below the kubelet's root directory
 SOCKET: Final = "pod-resources/kubelet.sock"
 _SERVICE: Final = "/v1.PodResourcesLister"
 _DEADLINE_S: Final = 5.0
 
 
 class PodResources:
-    """A client that outlives the kubelet it asks: it finds the next one by itself."""
+    """A client that finds a restarted kubelet on its own."""
 
     def __init__(self, socket: Path, *, deadline_s: float = _DEADLINE_S) -> None:
         self._socket = socket
@@ -36,8 +36,8 @@ class PodResources:
         self._identity: tuple[int, int, int] | None = None
 
     async def list(self, *, deadline_s: float | None = None) -> tuple[PodDevices, ...]:
-        """Every pod the kubelet knows. Transient: it does not answer (it restarts, perhaps)."""
-        channel = await self._connected()
+        """Return all pods of the kubelet; raise Transient if it does not respond (it may be restarting)."""
+        channel = await self._connect()
         reply: pb.ListPodResourcesResponse = await sockets.call(
             channel,
             f"{_SERVICE}/List",
@@ -48,9 +48,11 @@ class PodResources:
         return tuple(_decode_pod(each) for each in reply.pod_resources)
 
     async def get(self, namespace: str, name: str) -> PodDevices:
-        """One pod; Permanent where the kubelet does not offer that (before 1.34), Transient also for a pod it does not
-        know: it tells no difference."""
-        channel = await self._connected()
+        """Return one pod. Raise Permanent if the kubelet does not support it (before 1.34).
+
+        Raise Transient also for an unknown pod: the kubelet returns the same error.
+        """
+        channel = await self._connect()
         reply: pb.GetPodResourcesResponse = await sockets.call(
             channel,
             f"{_SERVICE}/Get",
@@ -61,8 +63,8 @@ class PodResources:
         return _decode_pod(reply.pod_resources)
 
     async def list_allocatable(self) -> dict[str, tuple[str, ...]]:
-        """Resource -> ids of all healthy devices, used or not."""
-        channel = await self._connected()
+        """Return resource -> ids of all healthy devices, used or not."""
+        channel = await self._connect()
         reply: pb.AllocatableResourcesResponse = await sockets.call(
             channel,
             f"{_SERVICE}/GetAllocatableResources",
@@ -77,11 +79,13 @@ class PodResources:
             await self._channel.close()
             self._channel = None
 
-    async def _connected(self) -> grpc.aio.Channel:
-        """A new channel for a new socket: one to a socket that is gone would wait before it tries again."""
+    async def _connect(self) -> grpc.aio.Channel:
+        """Return a new channel for a new socket: one to a removed socket would wait before it retries."""
         now = sockets.read_identity(self._socket)
         if now is None:
-            raise errors.Transient(f"{self._socket} is not there: no kubelet runs, or its folder is another")
+            raise errors.Transient(
+                f"{self._socket} not found: the kubelet is not running, or its root directory differs"
+            )
         if self._channel is not None and now != self._identity:
             await self.close()
         if self._channel is None:
@@ -109,7 +113,7 @@ def _decode_container(container: pb.ContainerResources) -> ContainerDevices:
 
 
 def _merge_containers(devices: Iterable[pb.ContainerDevices]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The kubelet lists a resource once per NUMA node, and a device that is near several of them several times."""
+    """Merge entries: the kubelet lists a resource once per NUMA node, and some devices several times."""
     found: dict[str, dict[str, None]] = {}
     for each in devices:
         found.setdefault(each.resource_name, {}).update(dict.fromkeys(each.device_ids))

@@ -1,7 +1,7 @@
 """gRPC over the kubelet's unix sockets.
 
-A kubelet that restarts creates its sockets again and removes those of device plugins. A socket is therefore known by
-its file, not by its path: `read_identity` changes when another process listens there.
+A restarting kubelet recreates its sockets and removes those of device plugins. So a socket is identified by its file,
+not its path: `read_identity` changes when another process listens there.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-# What a kubelet sends at most; its own client has the same limit.
+# Maximum size of a response; the kubelet's own client has the same limit.
 _MOST_BYTES: Final = 16 * 1024 * 1024
-# One thread suffices, and a kubelet that is back must be found within a second.
+# One thread is enough, and a restarted kubelet must be found within a second.
 OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
     ("grpc.max_receive_message_length", _MOST_BYTES),
     ("grpc.max_send_message_length", _MOST_BYTES),
@@ -29,7 +29,7 @@ OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
-    # One channel of ours must not give away the connection of another to a socket of the same path.
+    # Channels must not share a connection to a socket with the same path.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
@@ -41,7 +41,7 @@ _NOT_NOW: Final = frozenset(
         grpc.StatusCode.CANCELLED,
         grpc.StatusCode.ABORTED,
         grpc.StatusCode.INTERNAL,
-        # A kubelet says no more than this for most of what goes wrong.
+        # The code that the kubelet returns for most errors.
         grpc.StatusCode.UNKNOWN,
     }
 )
@@ -56,7 +56,7 @@ def open_channel(socket: Path) -> grpc.aio.Channel:
 
 
 def read_identity(socket: Path) -> tuple[int, int, int] | None:
-    """Return what changes when the socket is created again; None when it does not exist."""
+    """Return a value that changes when the socket is recreated; None if it does not exist."""
     try:
         found = socket.stat()
     except OSError:
@@ -65,8 +65,8 @@ def read_identity(socket: Path) -> tuple[int, int, int] | None:
 
 
 async def call(channel: grpc.aio.Channel, method: str, request: Message, reply: type[Any], *, deadline_s: float) -> Any:
-    """One call; errors are those of `kgwe.errors`."""
-    ask = channel.unary_unary(method, request_serializer=_serialised, response_deserializer=reply.FromString)
+    """Make one call; errors are those of `kgwe.errors`."""
+    ask = channel.unary_unary(method, request_serializer=_serialize, response_deserializer=reply.FromString)
     answer: Awaitable[Any] = ask(request, timeout=deadline_s)
     try:
         return await answer
@@ -79,5 +79,5 @@ async def call(channel: grpc.aio.Channel, method: str, request: Message, reply: 
         raise errors.Permanent(message) from exc
 
 
-def _serialised(message: Message) -> bytes:
+def _serialize(message: Message) -> bytes:
     return message.SerializeToString()

@@ -1,7 +1,7 @@
-"""Which pod a process belongs to, from /proc/<pid>/cgroup.
+"""Finds the pod of a process, from /proc/<pid>/cgroup.
 
-The kubelet puts every container under a cgroup that carries the pod's uid, and the runtime adds its own id. How the
-path is spelled depends on the cgroup driver and the runtime:
+The kubelet puts each container in a cgroup with the pod's uid, and the runtime adds its own id. The form of the path
+depends on the cgroup driver and the runtime:
 
     cgroupfs     /kubepods/burstable/pod<uid>/<id>
     systemd      /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid_>.slice/cri-containerd-<id>.scope
@@ -11,9 +11,9 @@ path is spelled depends on the cgroup driver and the runtime:
     Kata         …/pod<uid>/kata_<id>, …/kata_overhead/…/<id>, …/kubepods-…-pod<uid_>.slice/kata_<id>
     kind         /kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod<uid_>.slice/…, /kubelet/kubepods/pod<uid>/…
 
-A "-" separates in the names of systemd's slices, so those of the uid are written "_" there. The uid of a static pod
-is a bare hash. Version 1 has a line per controller, version 2 one line; a process in another cgroup namespace is
-shown by a path that begins with "/../". A process that is gone, or in no pod, belongs to none.
+"-" is the separator in systemd's slice names, so the uid has "_" instead there. The uid of a static pod is a bare
+hash. Version 1 has a line per controller, version 2 one line. The path of a process in another cgroup namespace
+begins with "/../". A process that does not exist, or is in no pod, has no pod.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ _HEX: Final = "[0-9a-f]"
 _UID: Final = f"{_HEX}{{8}}[-_]{_HEX}{{4}}[-_]{_HEX}{{4}}[-_]{_HEX}{{4}}[-_]{_HEX}{{12}}|{_HEX}{{32}}"
 _POD: Final = re.compile(rf"(?:^|[/-])pod({_UID})(?:\.slice)?(?=[/:]|$)")
 _CONTAINER: Final = re.compile(rf"(?:^|[/:_-])({_HEX}{{64}})(?:\.scope)?(?=[/:]|$)")
-# A line per controller, a dozen controllers; more than this is not a cgroup file.
+# A line per controller, a dozen controllers; a longer file is no cgroup file.
 _MAX_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PodCgroup:
-    """Where a process runs."""
+    """The pod and container of a process."""
 
     pod_uid: str
-    """With dashes, as the API spells it; a static pod's is a bare hash."""
+    """With dashes, as in the API; for a static pod a bare hash."""
     container_id: str = ""
-    """Empty: the pod's own cgroup, or a runtime that names its containers otherwise."""
+    """Empty for the pod's own cgroup, or for a runtime with other container names."""
 
 
 def parse_cgroup(text: str) -> PodCgroup | None:
-    """What a process's cgroup file says; None: no pod."""
+    """Parse a process's cgroup file; None if it is in no pod."""
     for line in text.splitlines():
-        # hierarchy:controllers:path; the path may itself have colons.
+        # hierarchy:controllers:path; the path may contain colons.
         path = line.split(":", 2)[-1]
-        if match := _last(_POD, path):
+        if match := _find_last(_POD, path):
             container = _CONTAINER.search(path, match.end())
             return PodCgroup(_uid(match[1]), container[1] if container else "")
     return None
 
 
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """A cluster inside a cluster's pod: the innermost pod is the process's."""
+def _find_last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Return the last match: in a cluster inside a pod, the innermost pod counts."""
     return max(pattern.finditer(text), key=lambda match: match.start(), default=None)
 
 
@@ -67,7 +67,7 @@ def _uid(spelled: str) -> str:
 
 
 def read_cgroup(pid: int, proc: Path = PROC) -> PodCgroup | None:
-    """Where a process runs; None: it is gone, or in no pod."""
+    """Return the pod of a process; None if the process does not exist or is in no pod."""
     try:
         with (proc / str(pid) / "cgroup").open("rb") as file:
             return parse_cgroup(file.read(_MAX_BYTES).decode(errors="replace"))
@@ -76,6 +76,6 @@ def read_cgroup(pid: int, proc: Path = PROC) -> PodCgroup | None:
 
 
 def map_pods(pids: Iterable[int], proc: Path = PROC) -> dict[int, str]:
-    """pid -> uid of its pod, without those that have none."""
+    """Return pid -> uid of its pod, without processes outside pods."""
     places = {pid: read_cgroup(pid, proc) for pid in set(pids)}
     return {pid: place.pod_uid for pid, place in places.items() if place is not None}

@@ -1,7 +1,7 @@
-"""Sets the compute mode of a GPU through nvidia-smi.
+"""Sets the compute mode of a GPU with nvidia-smi.
 
-In exclusive-process mode one process at a time may use a card. With an MPS daemon that process is its server, so that
-nothing gets past the limits. The mode is the card's as a whole, and lasts until it is set again or the machine reboots.
+In exclusive-process mode one process at a time may use a GPU. With an MPS daemon that process is its server, so that
+no process bypasses the limits. The mode applies to the whole GPU, until it is set again or the machine reboots.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHARED: Final = "DEFAULT"
 
 
 def compute_mode_setter(smi: str = "nvidia-smi", *, deadline_s: float = 10.0) -> Callable[[str, bool], Awaitable[None]]:
-    """`set_exclusive(uuid, on)`; Transient when nvidia-smi cannot be run, refuses, or does not end. Idempotent."""
+    """Return `set_exclusive(uuid, on)`, which raises Transient if nvidia-smi fails or hangs. Idempotent."""
 
     async def set_exclusive(uuid: str, on: bool) -> None:  # noqa: FBT001 - reads as it is called
         mode = _EXCLUSIVE if on else _SHARED
@@ -32,12 +32,12 @@ def compute_mode_setter(smi: str = "nvidia-smi", *, deadline_s: float = 10.0) ->
                 stderr=asyncio.subprocess.STDOUT,
             )
         except OSError as exc:
-            raise errors.Transient(f"{smi} cannot be run: {exc.strerror}") from exc
+            raise errors.Transient(f"cannot run {smi}: {exc.strerror}") from exc
         try:
             async with asyncio.timeout(deadline_s):
                 said, _ = await process.communicate()
         except TimeoutError as exc:
-            raise errors.Transient(f"{smi} has not set the compute mode of {uuid} in {deadline_s:g} s") from exc
+            raise errors.Transient(f"{smi} did not set the compute mode of {uuid} within {deadline_s:g} s") from exc
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -45,6 +45,6 @@ def compute_mode_setter(smi: str = "nvidia-smi", *, deadline_s: float = 10.0) ->
                 await process.wait()
         if process.returncode:
             words = said.decode(errors="replace").strip()[-200:]
-            raise errors.Transient(f"the compute mode of {uuid} cannot be {mode}: {words}")
+            raise errors.Transient(f"cannot set the compute mode of {uuid} to {mode}: {words}")
 
     return set_exclusive

@@ -1,8 +1,8 @@
-"""Processes that outlive the agent, recognised again by a mark in their environment.
+"""Processes that outlive the agent, identified by a mark in their environment.
 
-A pid written down means nothing after a restart: another process may have it. What we start carries a mark in its
-environment, which its children inherit; a process that carries it is ours, even if its PID was not recorded.
-Signals go through a descriptor opened before the mark is read, so the process that was recognised gets them.
+A recorded pid is not reliable after a restart: another process may have it. Processes that we start have a mark in
+their environment, which their children inherit. Signals go through a descriptor that is opened before the mark is
+read, so exactly the identified process gets them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _PROC: Final = Path("/proc")
-# Of /proc/PID/stat, after the command's closing bracket.
+# Fields of /proc/PID/stat, after the closing bracket of the command.
 _PARENT: Final = 1
 _STARTED: Final = 19
 
@@ -35,30 +35,32 @@ class MarkedProcess:
 
 
 def find_processes(name: str, prefix: str) -> list[MarkedProcess]:
-    """Every running process whose environment has `name` with a value that begins with the prefix."""
+    """Return all running processes whose environment has `name` with a value that begins with the prefix."""
     return [
         found for pid in _pids() if (found := read_process(pid, name)) is not None and found.mark.startswith(prefix)
     ]
 
 
 def read_process(pid: int, name: str) -> MarkedProcess | None:
-    """A process if it runs and carries a mark."""
+    """Return a process if it runs and has a mark."""
     fields = _stat(pid)
     mark = _environment(pid, name)
-    # A zombie has ended; it only waits for its parent to look.
+    # A zombie has ended and waits to be reaped.
     if fields is None or mark is None or fields[0] in {"Z", "X"}:
         return None
     return MarkedProcess(pid, int(fields[_PARENT]), int(fields[_STARTED]), mark)
 
 
 def is_alive(process: MarkedProcess, name: str) -> bool:
-    """Whether this very process runs; an orphan is given another parent, and is still the same process."""
+    """Return whether exactly this process runs; an orphan gets another parent, but is the same process."""
     now = read_process(process.pid, name)
     return now is not None and (now.started, now.mark) == (process.started, process.mark)
 
 
 def terminate(processes: Sequence[MarkedProcess], name: str, *, grace_s: float) -> None:
-    """SIGTERM, and SIGKILL for those still there after the grace. Blocks until they are gone, or twice the grace."""
+    """Send SIGTERM, and SIGKILL to the rest after the grace period. Blocks until they have ended, or for twice the
+    grace.
+    """
     with _opened(processes, name) as descriptors:
         for number in (signal.SIGTERM, signal.SIGKILL):
             for fd in descriptors:
@@ -106,7 +108,7 @@ def _stat(pid: int) -> list[str] | None:
         text = (_PROC / str(pid) / "stat").read_text()
     except OSError:
         return None
-    # The command may contain spaces and brackets; everything after the last bracket is plain.
+    # The command may contain spaces and brackets; the fields after the last bracket do not.
     return text.rpartition(")")[2].split()
 
 
@@ -114,7 +116,7 @@ def _environment(pid: int, name: str) -> str | None:
     try:
         data = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
-        return None  # gone, or of another user
+        return None  # exited, or of another user
     prefix = f"{name}=".encode()
     found = next((entry for entry in data.split(b"\0") if entry.startswith(prefix)), None)
     return None if found is None else found[len(prefix) :].decode(errors="surrogateescape")

@@ -1,13 +1,13 @@
-"""Where PCI devices sit, as Linux tells it below /sys.
+"""The positions of PCI devices, from /sys.
 
-A device's folder lies in the folder of the bridge it hangs on:
+The directory of a device is in the directory of its bridge:
 
     /sys/devices/pci0000:17 / 0000:17:01.0 / 0000:18:00.0 / 0000:19:00.0 / 0000:1a:00.0
            host bridge        root port      upstream port  downstream port  the device
                                              └─────── a switch ──────┘
 
-so a path of `wiring.PciePath` is the host bridge and every second bridge after the root port. What is not there is not
-known; nothing here raises.
+So a path of `wiring.PciePath` is the host bridge and every second bridge after the root port. Missing data is unknown;
+no function here raises.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _RATE: Final = re.compile(r"(\d+)")
 
 
 def device_path(sysfs: Path, bus: str) -> PciePath:
-    """The place of a device in the PCIe tree; `bus` in NVML's spelling or in that of sysfs."""
+    """Return the position of a device in the PCIe tree; `bus` in the form of NVML or sysfs."""
     return _path(sysfs / "bus/pci/devices" / _address(bus))
 
 
 def read_numa_node(sysfs: Path, bus: str) -> int | None:
-    """The NUMA node a device is on."""
+    """Return the NUMA node of a device."""
     return _numa(sysfs / "bus/pci/devices" / _address(bus))
 
 
 def read_cpus(sysfs: Path, bus: str) -> str:
-    """The CPUs near a device, `0-55,112-167`."""
+    """Return the CPUs near a device, `0-55,112-167`."""
     return _read(sysfs / "bus/pci/devices" / _address(bus) / "local_cpulist")
 
 
 def read_class(sysfs: Path, bus: str) -> int | None:
-    """Class and subclass of a device, 0x0302 for a 3D controller."""
+    """Return class and subclass of a device, 0x0302 for a 3D controller."""
     try:
         return int(_read(sysfs / "bus/pci/devices" / _address(bus) / "class"), 16) >> 8
     except ValueError:
@@ -51,9 +51,9 @@ def read_class(sysfs: Path, bus: str) -> int | None:
 
 
 def list_nics(sysfs: Path) -> tuple[Nic, ...]:
-    """The network cards that speak RDMA, in the order of their names; virtual ones are left out."""
+    """Return the RDMA network adapters in the order of their names, without virtual ones."""
     try:
-        found = sorted((sysfs / "class/infiniband").iterdir(), key=lambda entry: _natural(entry.name))
+        found = sorted((sysfs / "class/infiniband").iterdir(), key=lambda entry: _natural_key(entry.name))
     except OSError:
         return ()
     return tuple(
@@ -64,7 +64,7 @@ def list_nics(sysfs: Path) -> tuple[Nic, ...]:
 
 
 def _address(bus: str) -> str:
-    """`0000:1b:00.0` of `00000000:1B:00.0`."""
+    """Return `0000:1b:00.0` for `00000000:1B:00.0`."""
     domain, colon, rest = bus.lower().partition(":")
     try:
         return f"{int(domain, 16):04x}{colon}{rest}"
@@ -87,12 +87,12 @@ def _path(device: Path) -> PciePath:
 
 def _numa(device: Path) -> int | None:
     text = _read(device / "numa_node")
-    # -1: the firmware did not say.
+    # -1: unknown to the firmware.
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _rate(nic: Path) -> int:
-    """Gbit/s of all its ports; `rate` reads `400 Gb/sec (4X NDR)`."""
+    """Return the Gbit/s of all ports; `rate` reads `400 Gb/sec (4X NDR)`."""
     try:
         ports = sorted((nic / "ports").iterdir())
     except OSError:
@@ -100,8 +100,8 @@ def _rate(nic: Path) -> int:
     return sum(int(match[1]) for port in ports if (match := _RATE.match(_read(port / "rate"))))
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    """mlx5_9 before mlx5_10."""
+def _natural_key(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts mlx5_9 before mlx5_10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 

@@ -1,10 +1,10 @@
-"""One MPS control daemon: started, asked and ended through NVIDIA's `nvidia-cuda-mps-control`.
+"""One MPS control daemon, managed with NVIDIA's `nvidia-cuda-mps-control`.
 
     nvidia-cuda-mps-control -d            starts a daemon in the background and returns when it listens
-    echo COMMAND | nvidia-cuda-mps-control    asks the daemon of CUDA_MPS_PIPE_DIRECTORY
+    echo COMMAND | nvidia-cuda-mps-control    sends a command to the daemon of CUDA_MPS_PIPE_DIRECTORY
 
-The daemon leaves its pid, its socket and its pipes in the pipe directory, also when it is killed; a new one is started
-on a clean directory. It starts a server when the first client comes; limits count for the next server.
+A killed daemon leaves its pid, socket and pipes in the pipe directory; a new one needs a clean directory. The daemon
+starts a server for the first client; limits apply to the next server.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from kgwe.hardware.linux.marked_processes import MarkedProcess
 
 BINARY: Final = "nvidia-cuda-mps-control"
-#: In the environment of every daemon of ours and of its servers: which unit it serves, under which root.
+# : Environment variable of our daemons and their servers: the unit, and the root directory.
 MARK: Final = "KGWE_MPS_DAEMON"
 _PID_FILE: Final = "nvidia-cuda-mps-control.pid"
 _KEPT_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "NVIDIA_DRIVER_ROOT")
 _MAX_ANSWER: Final = 64 * 1024
-# A daemon that is not our child is polled this often: nothing notifies us when it listens or ends.
+# Seconds between two polls of a daemon that is not our child.
 _POLL_S: Final = 0.02
-# The longest path a unix socket can have; the daemon's longest name there is `control_privileged`.
+# The maximum path length of a unix socket; the longest name of the daemon is `control_privileged`.
 _MAX_SOCKET_PATH: Final = 107
 _LONGEST_SOCKET: Final = "control_privileged"
 _UNIT: Final = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9-]+(?:/\d+/\d+)?", re.ASCII)
@@ -41,7 +41,7 @@ _UNIT: Final = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9-]+(?:/\d+/\d+)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class MpsDirectories:
-    """Where a unit's daemon lives."""
+    """The directories of a unit's daemon."""
 
     root: Path
     uuid: str
@@ -60,7 +60,7 @@ class MpsDirectories:
 
     @property
     def exclusive(self) -> Path:
-        """There while the card is in compute mode exclusive-process because of us."""
+        """Return a file that exists while we have set the GPU to compute mode exclusive-process."""
         return self.directory / "exclusive"
 
     @property
@@ -69,7 +69,7 @@ class MpsDirectories:
 
 
 def unit_of(directory: str) -> str:
-    """The unit a directory under the root belongs to."""
+    """Return the unit of a directory under the root."""
     return directory.replace("_", "/")
 
 
@@ -78,16 +78,16 @@ def mark_of(root: Path, uuid: str = "") -> str:
 
 
 def check_unit(root: Path, uuid: str) -> None:
-    """Permanent unless a daemon for it can live under the root."""
+    """Raise Permanent if a daemon for the unit cannot run under the root."""
     if not _UNIT.fullmatch(uuid):
-        raise errors.Permanent(f"{uuid[:80]!r} is not the uuid of a GPU or a MIG instance")
+        raise errors.Permanent(f"{uuid[:80]!r} is not the UUID of a GPU or MIG instance")
     longest = MpsDirectories(root, uuid).pipe / _LONGEST_SOCKET
     if len(os.fsencode(longest)) > _MAX_SOCKET_PATH:
-        raise errors.Permanent(f"{longest} is too long for a socket: choose a shorter directory for MPS")
+        raise errors.Permanent(f"{longest} is too long for a socket; choose a shorter mpsDirectory")
 
 
 class MpsControl:
-    """The daemon of one unit. Every call ends within the deadline."""
+    """The daemon of one unit. Each call ends within the deadline."""
 
     def __init__(self, places: MpsDirectories, binary: str = BINARY, *, deadline_s: float = 10.0) -> None:
         self.places = places
@@ -97,13 +97,13 @@ class MpsControl:
     # --- life -------------------------------------------------------------------------------------------
 
     async def start(self) -> MarkedProcess:
-        """Start a daemon on a clean directory; Transient with the end of its log when it does not come up.
+        """Start a daemon on a clean directory; raise Transient with the end of its log if it does not start.
 
-        Nothing of ours may run there. A daemon that comes up only after the deadline is ended.
+        None of our processes may run there. A daemon that starts only after the deadline is stopped.
         """
         self._clean()
         with (self.places.log / "start.log").open("wb") as log:
-            # Files and not pipes: the daemon inherits them, and a pipe would not end before it does.
+            # Files instead of pipes: the daemon inherits them, and a pipe would stay open as long as it runs.
             process = await self._spawn("-d", stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, ours=True)
             try:
                 async with asyncio.timeout(self._deadline_s):
@@ -111,7 +111,7 @@ class MpsControl:
                     daemon = await self._await_daemon() if code == 0 else None
             except TimeoutError as exc:
                 await self.kill()
-                raise errors.Transient(f"the MPS daemon did not start in {self._deadline_s:g} s") from exc
+                raise errors.Transient(f"the MPS daemon did not start within {self._deadline_s:g} s") from exc
             finally:
                 if process.returncode is None:
                     await _reap(process)
@@ -125,7 +125,7 @@ class MpsControl:
         return found
 
     async def adopt(self) -> MarkedProcess | None:
-        """The daemon that runs already, once it answers; None: there is none, or it does not in time."""
+        """Return the running daemon once it responds; None if there is none, or it does not respond in time."""
         if not self.processes():
             return None
         with contextlib.suppress(TimeoutError):
@@ -134,7 +134,7 @@ class MpsControl:
         return None
 
     def daemon(self) -> MarkedProcess | None:
-        """The daemon by its pid file, if that pid is really ours."""
+        """Return the daemon by its pid file, if that process is ours."""
         try:
             pid = int((self.places.pipe / _PID_FILE).read_text().strip())
         except (OSError, ValueError):
@@ -143,13 +143,13 @@ class MpsControl:
         return found if found is not None and found.mark == self.places.mark else None
 
     def processes(self) -> list[MarkedProcess]:
-        """Everything of ours that runs for this unit: daemon, servers, one that is just starting."""
+        """Return all our processes of this unit: daemon, servers, a starting daemon."""
         return [
             each for each in marked_processes.find_processes(MARK, self.places.mark) if each.mark == self.places.mark
         ]
 
     async def quit(self) -> bool:
-        """Ask the daemon to end; True once nothing of the unit runs any more."""
+        """Ask the daemon to quit; return True once no process of the unit runs."""
         known = self.processes()
         with contextlib.suppress(errors.Transient):
             await self.send_command("quit")
@@ -160,27 +160,27 @@ class MpsControl:
         return not self.processes()
 
     async def kill(self) -> None:
-        """End everything of the unit, whether it answers or not."""
+        """Kill all processes of the unit."""
         await asyncio.to_thread(marked_processes.terminate, self.processes(), MARK, grace_s=self._deadline_s / 2)
 
     def remove_files(self) -> None:
-        """Forget the unit's directory."""
+        """Remove the unit's directory."""
         shutil.rmtree(self.places.directory, ignore_errors=True)
 
     def _clean(self) -> None:
-        """What a killed daemon left would keep the next one from starting."""
+        """Remove files of a killed daemon, which would prevent the next start."""
         shutil.rmtree(self.places.pipe, ignore_errors=True)
         for directory in (self.places.pipe, self.places.log):
             directory.mkdir(parents=True, exist_ok=True, mode=0o755)
 
     def _read_log_tail(self) -> str:
-        """The end of what the daemon said."""
+        """Return the end of the daemon's log."""
         for name in ("start.log", "control.log"):
             with contextlib.suppress(OSError):
                 text = (self.places.log / name).read_bytes()[-400:].decode(errors="replace").strip()
                 if text:
                     return text.splitlines()[-1]
-        return "it said nothing"
+        return "the log is empty"
 
     # --- questions --------------------------------------------------------------------------------------
 
@@ -192,26 +192,26 @@ class MpsControl:
         return True
 
     async def thread_percentage(self) -> float:
-        """The default of the next server."""
+        """Return the default percentage of the next server."""
         return _percentage(await self.send_command("get_default_active_thread_percentage"))
 
     async def set_limits(self, thread_percentage: int, memory_mib: int | None) -> None:
-        """Limits of the next server. Device 0 is the one the daemon sees."""
+        """Set the limits of the next server. Device 0 is the only one the daemon sees."""
         commands = [f"set_default_active_thread_percentage {thread_percentage}"]
         if memory_mib is not None:
             commands.append(f"set_default_device_pinned_mem_limit 0 {memory_mib}M")
-        # One process for all of them; the last line of the answer is that to the last question.
+        # One process for all commands; the last line is the response to the last command.
         told = (await self.send_command(*commands, "get_default_active_thread_percentage")).split()
         if not told or _percentage(told[-1]) != thread_percentage:
-            raise errors.Transient("the MPS daemon did not take the thread percentage")
+            raise errors.Transient("the MPS daemon did not accept the thread percentage")
 
     async def list_clients(self) -> dict[int, tuple[int, ...]]:
-        """pid of a server -> pids of its clients, in the pid namespace of the daemon."""
+        """Return pid of a server -> pids of its clients, in the pid namespace of the daemon."""
         servers = _numbers(await self.send_command("get_server_list"))
         return {server: _numbers(await self.send_command(f"get_client_list {server}")) for server in servers}
 
     async def send_command(self, *commands: str) -> str:
-        """What the daemon answers; Transient when there is none or it does not answer."""
+        """Return the daemon's response; raise Transient if there is no daemon or it does not respond."""
         command = "\n".join(commands)
         process = await self._spawn(
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
@@ -220,12 +220,14 @@ class MpsControl:
             async with asyncio.timeout(self._deadline_s):
                 out, _ = await process.communicate(f"{command}\n".encode())
         except TimeoutError as exc:
-            raise errors.Transient(f"the MPS daemon does not answer {command!r} in {self._deadline_s:g} s") from exc
+            raise errors.Transient(
+                f"the MPS daemon did not respond to {command!r} within {self._deadline_s:g} s"
+            ) from exc
         finally:
             if process.returncode is None:
                 await _reap(process)
         if process.returncode != 0:
-            raise errors.Transient(f"the MPS daemon cannot be asked {command!r} (exit code {process.returncode})")
+            raise errors.Transient(f"cannot send {command!r} to the MPS daemon (exit code {process.returncode})")
         return out[:_MAX_ANSWER].decode(errors="replace")
 
     async def _spawn(self, *arguments: str, ours: bool = False, **streams: object) -> asyncio.subprocess.Process:
@@ -233,7 +235,7 @@ class MpsControl:
         environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
         environment |= {"CUDA_MPS_PIPE_DIRECTORY": str(places.pipe), "CUDA_MPS_LOG_DIRECTORY": str(places.log)}
         if ours:
-            # By uuid: then the server's device 0 is this one, whatever else the machine has.
+            # By UUID, so device 0 of the server is this one.
             environment |= {"CUDA_VISIBLE_DEVICES": places.uuid, MARK: places.mark}
         try:
             return await asyncio.create_subprocess_exec(
@@ -244,14 +246,14 @@ class MpsControl:
                 **streams,  # type: ignore[arg-type] # the three streams, as above
             )
         except OSError as exc:
-            raise errors.Transient(f"{self._binary} cannot be run: {exc.strerror}") from exc
+            raise errors.Transient(f"cannot run {self._binary}: {exc.strerror}") from exc
 
 
 def _percentage(text: str) -> float:
     try:
         return float(text.strip())
     except ValueError as exc:
-        raise errors.Transient(f"the MPS daemon answers {text.strip()[:80]!r} for a percentage") from exc
+        raise errors.Transient(f"the MPS daemon returned {text.strip()[:80]!r} instead of a percentage") from exc
 
 
 def _numbers(text: str) -> tuple[int, ...]:

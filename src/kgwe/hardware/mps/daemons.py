@@ -1,16 +1,15 @@
 """The MPS daemons of a machine: one control daemon per GPU or MIG instance that is shared by MPS.
 
-What is wanted is written to a file before anything is done about it, and daemons carry a mark by which they are
-recognised: an agent that is killed at any moment finds its daemons again, starts none twice and leaves none behind.
+The desired daemons are written to a file before any change, and daemons have a mark that identifies them. So an agent
+that was killed finds its daemons, starts none twice and leaves none behind.
 
-    wanted, none runs         started, with back-off after failures
-    wanted, one runs          adopted; its limits are set again (they count for the next server)
-    wanted, silent            asked three rounds long, then ended and started again
-    not wanted, no clients    ended, its directory removed
-    not wanted, clients       left alone until they are gone (draining), unless forced
+    desired, none runs         started, with back-off after failures
+    desired, one runs          adopted; its limits are set again (they apply to the next server)
+    desired, silent            checked for three rounds, then stopped and restarted
+    not desired, no clients    stopped, its directory removed
+    not desired, clients       kept until the clients have ended (draining), unless forced
 
-MPS itself does not limit the number of clients: the allocator of the unit enforces `max_clients`; here it is only
-watched.
+MPS does not limit the number of clients: the allocator of the unit enforces `max_clients`; here it is only monitored.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_S: Final = 1.0
-# A daemon that ran so long has worked: failures before it no longer count.
+# Seconds after which a running daemon counts as healthy, and its failures are forgotten.
 _WELL_AFTER_S: Final = 60.0
 _SILENT_ROUNDS: Final = 3
-# Asking a daemon means to start a process; whether it lives is seen for nothing.
+# A command starts a process; a check of the pid costs nothing.
 _ASK_EVERY_S: Final = 30.0
 
 
@@ -57,7 +56,7 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One daemon as it is."""
+    """The status of one daemon."""
 
     uuid: str
     state: State
@@ -66,9 +65,9 @@ class Status:
     pid: int | None = None
     servers: tuple[int, ...] = ()
     clients: tuple[int, ...] = ()
-    """Pids as the daemon sees them."""
+    """Pids in the daemon's pid namespace."""
     is_crowded: bool = False
-    """More clients than there should be."""
+    """True if there are more clients than allowed."""
     restarts: int = 0
     problem: str = ""
 
@@ -89,7 +88,7 @@ class _Unit:
 
 
 class MpsDaemons:
-    """All daemons under one root directory. One process at a time has it open; every call leaves a consistent state."""
+    """All daemons under one root directory. One process at a time has it open; each call leaves a consistent state."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class MpsDaemons:
         set_exclusive: Callable[[str, bool], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`set_exclusive(uuid, on)` puts a card into compute mode exclusive-process and back."""
+        """`set_exclusive(uuid, on)` sets compute mode exclusive-process, and resets it."""
         self._root = root
         self._binary = binary
         self._deadline_s = deadline_s
@@ -116,31 +115,31 @@ class MpsDaemons:
     # --- opening ----------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Take the root, and see to what an agent before us left; Conflict when another agent has it."""
+        """Open the root, and check the daemons of an earlier agent; raise Conflict if another agent has it open."""
         async with self._busy:
             self._wanted = self._wishes.open()
             await self._check_all()
 
     async def close(self) -> None:
-        """Let go of the root. Daemons and their clients go on."""
+        """Close the root. Daemons and their clients keep running."""
         async with self._busy:
             self._wishes.close()
 
     # --- orders -----------------------------------------------------------------------------------------
 
     async def apply(self, wanted: Sequence[DesiredDaemon]) -> None:
-        """Have exactly these daemons. Idempotent; what does not work yet is tried again by `tend`."""
+        """Set the desired daemons. Idempotent; `check_daemons` retries failures."""
         async with self._busy:
             await self._apply({wish.uuid: wish for wish in wanted})
 
     async def start_daemon(self, wish: DesiredDaemon) -> Status:
-        """Have this one too, or with other limits."""
+        """Add a daemon, or change its limits."""
         async with self._busy:
             await self._apply({**self._wanted, wish.uuid: wish})
             return await self._status(wish.uuid)
 
     async def stop_daemon(self, uuid: str, *, force: bool = False) -> Status | None:
-        """Have this one no more; None once it is gone. With `force` its clients are not waited for."""
+        """Remove a daemon; return None once it has ended. With `force` do not wait for its clients."""
         async with self._busy:
             await self._apply({name: wish for name, wish in self._wanted.items() if name != uuid})
             if force and uuid in self._units:
@@ -156,7 +155,7 @@ class MpsDaemons:
         await self._check_all()
 
     async def check_daemons(self) -> None:
-        """One round of looking after everything; to be called every few seconds."""
+        """Check all daemons once; call it every few seconds."""
         async with self._busy:
             self._check_open()
             await self._check_unit()
@@ -165,7 +164,7 @@ class MpsDaemons:
         if not self._wishes.is_open:
             raise errors.Permanent("the MPS daemons are not open")
 
-    # --- looking after them -----------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------------
 
     async def _check_all(self) -> None:
         """Check all units, including orphaned daemons."""
@@ -176,13 +175,13 @@ class MpsDaemons:
     async def _check_unit(self) -> None:
         for uuid, unit in list(self._units.items()):
             if uuid not in self._wanted:
-                await self._guarded(unit, self._stop(uuid, unit))
+                await self._catch_errors(unit, self._stop(uuid, unit))
         for uuid, wish in self._wanted.items():
             unit = self._unit(uuid)
-            await self._guarded(unit, self._ensure_running(wish, unit))
+            await self._catch_errors(unit, self._ensure_running(wish, unit))
 
-    async def _guarded(self, unit: _Unit, step: Awaitable[None]) -> None:
-        """One daemon that does not do what it should is no reason not to see to the others."""
+    async def _catch_errors(self, unit: _Unit, step: Awaitable[None]) -> None:
+        """Handle errors of one daemon, so that the others are still checked."""
         try:
             await step
         except errors.Transient as exc:
@@ -203,7 +202,7 @@ class MpsDaemons:
 
     async def _ensure_running(self, wish: DesiredDaemon, unit: _Unit) -> None:
         if unit.daemon is not None and not marked_processes.is_alive(unit.daemon, MARK):
-            self._record_failure(unit, "the MPS daemon ended by itself")
+            self._record_failure(unit, "the MPS daemon exited unexpectedly")
         if unit.daemon is None and not await self._start_or_adopt(wish, unit):
             return
         if not await self._is_responding(unit):
@@ -217,7 +216,7 @@ class MpsDaemons:
             unit.failures = 0
 
     async def _start_or_adopt(self, wish: DesiredDaemon, unit: _Unit) -> bool:
-        """Adopt the daemon there is, or start one; False: not now."""
+        """Adopt the running daemon, or start one; return False if neither is possible now."""
         if self._clock() < unit.not_before_s:
             return False
         daemon = await unit.control.adopt()
@@ -239,7 +238,8 @@ class MpsDaemons:
         return True
 
     async def _is_responding(self, unit: _Unit) -> bool:
-        """Whether the daemon answers; one that stays silent is ended, and started again by a later round."""
+        """Return whether the daemon responds; a daemon that stays silent is stopped, and restarted by a later
+        round."""
         if not unit.silent and self._clock() < unit.asked_s + self._ask_every_s:
             return True
         unit.asked_s = self._clock()
@@ -248,10 +248,10 @@ class MpsDaemons:
             unit.silent = 0
             return True
         unit.silent += 1
-        unit.problem = f"the MPS daemon does not answer (round {unit.silent})"
+        unit.problem = f"the MPS daemon does not respond (round {unit.silent})"
         if unit.silent >= _SILENT_ROUNDS:
             await unit.control.kill()
-            self._record_failure(unit, "the MPS daemon no longer answered and was ended")
+            self._record_failure(unit, "the MPS daemon did not respond and was stopped")
         return False
 
     def _record_failure(self, unit: _Unit, problem: str) -> None:
@@ -268,7 +268,7 @@ class MpsDaemons:
 
     async def _stop(self, uuid: str, unit: _Unit, *, force: bool = False) -> None:
         if unit.control.processes():
-            if not force and (waits_for := await self._in_use(unit)):
+            if not force and (waits_for := await self._find_users(unit)):
                 unit.problem = waits_for
                 return
             if not await unit.control.quit():
@@ -279,8 +279,8 @@ class MpsDaemons:
         unit.control.remove_files()
         del self._units[uuid]
 
-    async def _in_use(self, unit: _Unit) -> str:
-        """Why it must not be ended yet; empty: it may."""
+    async def _find_users(self, unit: _Unit) -> str:
+        """Return why the daemon must not be stopped yet; empty if it may."""
         try:
             unit.servers = await unit.control.list_clients()
         except errors.Transient as exc:
@@ -290,24 +290,24 @@ class MpsDaemons:
         return "waiting for its clients to end" if any(unit.servers.values()) else ""
 
     async def _exclusive(self, places: MpsDirectories, *, on: bool) -> None:
-        # The compute mode is a card's; a MIG instance has none.
+        # The compute mode belongs to a GPU; a MIG instance has none.
         if self._set_exclusive is None or not places.uuid.startswith("GPU-"):
             return
         if on:
-            # Written down first: then it is taken back even if we are killed in between.
+            # Recorded first, so that it is reset even if we are killed in between.
             places.directory.mkdir(parents=True, exist_ok=True, mode=0o755)
             places.exclusive.touch()
         await self._set_exclusive(places.uuid, on)
 
-    # --- telling ----------------------------------------------------------------------------------------
+    # --- status -----------------------------------------------------------------------------------------
 
     async def status(self) -> tuple[Status, ...]:
-        """Every daemon there is or should be, its clients as the daemons tell them now."""
+        """Return all running and desired daemons with their current clients."""
         async with self._busy:
             return tuple([await self._status(uuid) for uuid in sorted(self._units)])
 
     async def status_of(self, uuid: str) -> Status:
-        """One of them; NotFound when there is none and none is wanted."""
+        """Return one status; raise NotFound if there is no such daemon and none is desired."""
         async with self._busy:
             if uuid not in self._units:
                 raise errors.NotFound(f"no MPS daemon for {uuid}")
@@ -324,7 +324,7 @@ class MpsDaemons:
         return self._remember_status(uuid, problem)
 
     def last_status(self) -> tuple[Status, ...]:
-        """As `status`, with clients as last told: costs nothing."""
+        """Return the status with clients as last read, without any call."""
         return tuple(self._remember_status(uuid) for uuid in sorted(self._units))
 
     def _remember_status(self, uuid: str, problem: str = "") -> Status:
@@ -345,7 +345,7 @@ class MpsDaemons:
         )
 
     def map_servers(self) -> dict[int, tuple[int, ...]]:
-        """pid of a server -> pids of its clients, of all units, as last told; costs nothing."""
+        """Return pid of a server -> pids of its clients, of all units, as last read."""
         return {server: pids for unit in self._units.values() for server, pids in unit.servers.items()}
 
     @property

@@ -20,16 +20,16 @@ _LOCK_FILE: Final = "lock"
 
 
 class DesiredDaemon(msgspec.Struct, frozen=True):
-    """A daemon that is wanted."""
+    """A desired daemon."""
 
     uuid: str
-    """Of the GPU or the MIG instance."""
+    """UUID of the GPU or MIG instance."""
     thread_percentage: int = THREAD_PERCENTAGE
     memory_mib: int | None = None
-    """Of each client; None: no limit is set."""
+    """Limit of each client; None for no limit."""
     max_clients: int = MAX_CLIENTS
     is_exclusive: bool = False
-    """Compute mode exclusive-process while the daemon is wanted; of whole cards only."""
+    """Compute mode exclusive-process while the daemon is desired; whole GPUs only."""
 
 
 class DesiredFile:
@@ -44,16 +44,16 @@ class DesiredFile:
         return self._fd is not None
 
     def open(self) -> dict[str, DesiredDaemon]:
-        """What is wanted, by uuid; Conflict when another process has it open."""
+        """Open the file and return the desired daemons by UUID; raise Conflict if another process has it open."""
         self._root.mkdir(parents=True, exist_ok=True, mode=0o755)
-        # Closed in every process we start: a daemon that outlives us must not keep the lock.
+        # Closed in all child processes: a daemon that outlives us must not keep the lock.
         fd = os.open(self._root / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             wanted = self._read()
         except BlockingIOError as exc:
             os.close(fd)
-            raise errors.Conflict(f"another agent looks after the MPS daemons in {self._root}") from exc
+            raise errors.Conflict(f"another agent manages the MPS daemons in {self._root}") from exc
         except BaseException:
             os.close(fd)
             raise
@@ -71,12 +71,12 @@ class DesiredFile:
         except FileNotFoundError:
             return {}
         except msgspec.DecodeError as exc:
-            # Assuming that none is desired would end daemons in use.
-            raise errors.Permanent(f"{self._root / _WANTED_FILE} cannot be read: {exc}") from exc
+            # Assuming an empty list would stop daemons in use.
+            raise errors.Permanent(f"cannot read {self._root / _WANTED_FILE}: {exc}") from exc
         return {wish.uuid: wish for wish in wishes}
 
     def write(self, wanted: Mapping[str, DesiredDaemon]) -> None:
-        """All or nothing, also if the machine loses power."""
+        """Replace the file atomically, also in case of a power failure."""
         path = self._root / _WANTED_FILE
         fresh = path.with_suffix(".new")
         with fresh.open("wb") as file:

@@ -1,8 +1,8 @@
 """The GPUs of this machine through NVIDIA's driver.
 
-Two threads: one for everything that is asked, one that waits for events. See `nvml_worker` for what happens when the
-driver hangs, `nvml_library.Absence` for the reasons why there may be none; it is tried again at every call, so a driver
-that appears is found.
+There are two threads: one for calls, one that waits for events. `worker` describes hanging calls, and
+`library.Absence` the reasons for a missing driver. The driver is tried again at each call, so one that appears is
+found.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ LIBRARY_VARIABLE: Final = "KGWE_NVML_LIBRARY"
 SMI_VARIABLE: Final = "KGWE_NVIDIA_SMI"
 SYSFS_VARIABLE: Final = "KGWE_SYSFS"
 
-# The listener lets go of the driver this often, so that a reset or the end need not wait for an event.
+# Seconds after which the listener releases the driver, so that a reset or close need not wait for an event.
 _LISTEN_S: Final = 0.5
 _PAUSE_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long the driver may take, in seconds. A first look at eight cards takes a healthy one a second or two."""
+    """Deadlines of driver calls, in seconds. The first read of eight GPUs takes a second or two."""
 
     read: float = 15.0
     cut: float = 30.0
     mode: float = 90.0
-    """A change of MIG mode may reset the card."""
+    """A change of MIG mode may reset the GPU."""
     reset: float = 120.0
 
 
@@ -77,7 +77,7 @@ class NvmlDriver:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], *, deadlines: Deadlines | None = None) -> NvmlDriver:
-        """The driver that KGWE_NVML_LIBRARY names, or the machine's own."""
+        """Return the driver that KGWE_NVML_LIBRARY names, or the machine's own."""
         return cls(
             library=environment.get(LIBRARY_VARIABLE) or None,
             smi=environment.get(SMI_VARIABLE) or "nvidia-smi",
@@ -87,7 +87,7 @@ class NvmlDriver:
 
     @property
     def is_hung(self) -> bool:
-        """Whether a call has overrun its deadline and not returned yet."""
+        """Return whether a call has exceeded its deadline and not returned yet."""
         return self._worker.is_hung
 
     # --- GpuDriver ------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class NvmlDriver:
         return await self._run("reading the GPUs", lambda s: s.surveyor.read(), self._deadlines.read)
 
     async def readings(self) -> Sequence[Reading]:
-        return await self._run("reading the instruments", lambda s: s.reader.read(), self._deadlines.read)
+        return await self._run("reading the values of the GPUs", lambda s: s.reader.read(), self._deadlines.read)
 
     async def events(self, timeout_s: float) -> Sequence[Event]:
         self._check()
@@ -115,7 +115,7 @@ class NvmlDriver:
 
     async def create_instance(self, uuid: str, profile: str, start: int) -> Instance:
         return await self._run(
-            f"cutting {profile}@{start} on {uuid}",
+            f"creating {profile}@{start} on {uuid}",
             lambda s: s.mig.create(s.card(uuid), profile, start),
             self._deadlines.cut,
         )
@@ -132,7 +132,7 @@ class NvmlDriver:
         await self._worker.run(f"resetting {uuid}", lambda: self._reset(uuid), self._deadlines.reset)
 
     async def close(self) -> None:
-        """Threads that hang are left behind: they end with the process."""
+        """Close the driver. Hanging threads end with the process."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -145,7 +145,7 @@ class NvmlDriver:
     # --- threads --------------------------------------------------------------------------------------------
 
     def _begin_call(self) -> None:
-        """Everything that belongs to one process: neither threads nor NVML survive a fork."""
+        """Create what belongs to one process: neither threads nor NVML survive a fork."""
         self._pid = os.getpid()
         self._worker, self._listener = Worker("nvml"), Worker("nvml-events")
         self._session: _Session | None = None
@@ -153,7 +153,7 @@ class NvmlDriver:
         self._gate = threading.Lock()
         """Held by the listener while it is inside the driver."""
         self._is_quiet = threading.Event()
-        """The listener is to stay out."""
+        """Set while the listener must stay out of the driver."""
 
     def _check(self) -> None:
         if self._is_closed:
@@ -197,7 +197,7 @@ class NvmlDriver:
             self._listen_once(turn)
             if not turn:
                 return
-            # A driver that cannot wait answers at once: the rest of the turn is spent here.
+            # A driver without a wait returns at once: spend the rest of the time here.
             rest = begun + turn - time.monotonic()
             if rest > 0 and not self._taken:
                 time.sleep(min(rest, _PAUSE_S) if self._is_quiet.is_set() else rest)
@@ -212,13 +212,13 @@ class NvmlDriver:
     # --- reset ----------------------------------------------------------------------------------------------
 
     def _reset(self, uuid: str) -> None:
-        """Reset through nvidia-smi: NVML has no function for it. No process may have the GPU open, including ours."""
+        """Reset with nvidia-smi: NVML has no function for it. No process, including ours, may have the GPU open."""
         session = self._open_session()
         if not session.knows(uuid):
             raise errors.NotFound(f"no GPU {uuid} on this machine")
         self._is_quiet.set()
         try:
-            # Both locks: no call is under way, and none opens the driver again before the reset is done.
+            # Both locks: no call is running, and none reopens the driver before the reset is done.
             with self._opening, self._gate:
                 session.close()
                 self._session = None
@@ -231,7 +231,7 @@ class NvmlDriver:
 
 
 class _Session:
-    """NVML, initialised, and what was learnt through it."""
+    """An initialized NVML, and the data read through it."""
 
     def __init__(self, path: Path | str | None, sysfs: Path, memory: Memory, taken: deque[Event]) -> None:
         self._library = Library(path)
@@ -252,7 +252,7 @@ class _Session:
             raise
 
     def card(self, uuid: str) -> Any:
-        """The handle of a card."""
+        """Return the handle of a GPU."""
         return self._library.call("nvmlDeviceGetHandleByUUID", uuid.encode())
 
     def knows(self, uuid: str) -> bool:
@@ -280,16 +280,16 @@ def _run_smi(smi: str, uuid: str, timeout_s: float) -> None:
             stdin=subprocess.DEVNULL,
         )
     except OSError as exc:
-        raise errors.Permanent(f"resetting {uuid} needs nvidia-smi: {exc}") from exc
+        raise errors.Permanent(f"cannot run nvidia-smi to reset {uuid}: {exc}") from exc
     except subprocess.TimeoutExpired as exc:
-        raise errors.Transient(f"nvidia-smi has not reset {uuid} within {timeout_s:g} s") from exc
+        raise errors.Transient(f"nvidia-smi did not reset {uuid} within {timeout_s:g} s") from exc
     if done.returncode:
         said = " ".join((done.stdout + done.stderr).split())
-        raise _refusal(said)(f"{uuid} was not reset: {said}")
+        raise _classify_refusal(said)(f"{uuid} was not reset: {said}")
 
 
-def _refusal(said: str) -> type[errors.KgweError]:
-    """Of what kind a refusal of nvidia-smi is; it has no codes for them."""
+def _classify_refusal(said: str) -> type[errors.KgweError]:
+    """Return the kind of nvidia-smi's refusal, which has no codes."""
     words = said.lower()
     if "in use" in words:
         return errors.Conflict

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _XID: Final = 0x8
 _NO_INSTANCE: Final = 0xFFFFFFFF
 _AT_ONCE: Final = 1000
-"""Events taken in one go at most, so that a storm cannot hold us."""
+"""Maximum number of events per call, so that an event storm cannot block us."""
 
 
 class EventReader:
@@ -30,10 +30,10 @@ class EventReader:
         self._taken = taken
         self._set: Any = None
         self._cards: dict[int, str] = {}
-        """Handle -> card, because a lost card cannot be asked for its name."""
+        """Handle -> GPU, because a lost GPU does not return its name."""
 
     def open(self) -> None:
-        """Register every card that can report; a driver without events has none to lose."""
+        """Register all GPUs that can report; a driver without events has none to lose."""
         self._set = self._library.call_if_supported("nvmlEventSetCreate")
         if self._set is None:
             return
@@ -45,26 +45,26 @@ class EventReader:
             self._library.call_or_code("nvmlDeviceRegisterEvents", handle, _XID, self._set)
 
     def wait(self, timeout_ms: int) -> None:
-        """Take what there is, waiting for the first. It may return at once where the driver has no events."""
+        """Take the available events, waiting for the first. May return at once if the driver has no events."""
         if self._set is not None and self._drain(self._set, timeout_ms) == Code.GPU_IS_LOST:
             self._renew()
 
     def close(self) -> None:
-        """Take what is left and give the set back."""
+        """Take the remaining events and free the set."""
         if self._set is not None:
             old, self._set = self._set, None
             self._drain(old, 0)
             self._library.call_or_code("nvmlEventSetFree", old)
 
     def _renew(self) -> None:
-        """A card fell off the bus: a set with the others, opened before the old one is given up."""
+        """Open a set without the lost GPU before the old set is freed."""
         old = self._set
         self.open()
         self._drain(old, 0)
         self._library.call_or_code("nvmlEventSetFree", old)
 
     def _drain(self, event_set: Any, timeout_ms: int) -> int:
-        """Take all there is, waiting for the first; why it ended."""
+        """Take all available events, waiting for the first; return the code that ended it."""
         code = int(Code.SUCCESS)
         for _ in range(_AT_ONCE):
             data, code = self._library.call_or_code("nvmlEventSetWait_v2", event_set, timeout_ms)

@@ -1,7 +1,7 @@
-"""NVIDIA's management library, opened privately, with its errors in our words.
+"""NVIDIA's management library, opened privately, with its errors as `kgwe.errors`.
 
-`pynvml` keeps the library it talks to in a global, so each library has a copy of the module to itself: one process can
-then talk to several (one per simulated machine), and a test does not disturb another.
+`pynvml` stores its library in a global, so each library gets its own copy of the module. One process can then use
+several libraries (one per simulated machine), and tests do not disturb each other.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ DEFAULT: Final = "libnvidia-ml.so.1"
 
 
 class Absence(enum.StrEnum):
-    """Why there is no driver to talk to."""
+    """The reason for a missing driver."""
 
     NO_PACKAGE = "NoPythonPackage"
     """nvidia-ml-py is not installed."""
     NO_LIBRARY = "NoLibrary"
     """No libnvidia-ml.so.1: the driver is not installed, or not mounted into the container."""
     BROKEN_LIBRARY = "BrokenLibrary"
-    """There is a file, but it cannot be loaded or is not NVML."""
+    """The file cannot be loaded or is not NVML."""
     NO_DRIVER = "DriverNotLoaded"
-    """The library is there, the kernel module is not."""
+    """The library exists, but the kernel module is not loaded."""
     VERSION_MISMATCH = "VersionMismatch"
-    """Library and kernel module are of different versions: the node needs a restart after a driver update."""
+    """Library and kernel module have different versions: the node needs a reboot after a driver update."""
     NO_PERMISSION = "NoPermission"
 
 
 class Unavailable(errors.Permanent):
-    """There is no driver, for one of the known reasons."""
+    """Raised if there is no driver, with a known reason."""
 
     def __init__(self, absence: Absence, message: str) -> None:
         super().__init__(message)
@@ -52,15 +52,15 @@ class Unavailable(errors.Permanent):
 
 
 class CardLost(errors.Transient):
-    """The card has fallen off the bus: nothing can be asked of it until it is reset."""
+    """Raised if the GPU has fallen off the bus: no call succeeds until a reset."""
 
 
 class Detached(errors.Transient):
-    """The driver no longer knows us, as after it was reloaded: initialise again."""
+    """Raised if the driver was reloaded: initialize again."""
 
 
 class Code(enum.IntEnum):
-    """The answers of NVML that matter here."""
+    """The return codes of NVML that matter here."""
 
     SUCCESS = 0
     UNINITIALIZED = 1
@@ -99,19 +99,19 @@ _KINDS: Final[dict[int, type[errors.KgweError]]] = {
     Code.UNINITIALIZED: Detached,
 }
 
-# A GPU or driver without a feature: not an error.
+# Unsupported by the GPU or driver: not an error.
 _ORDINARY: Final = frozenset({Code.SUCCESS, Code.NOT_SUPPORTED, Code.NOT_FOUND, Code.INVALID_ARGUMENT})
 
 _ABSENCES: Final = {
     Code.DRIVER_NOT_LOADED: (Absence.NO_DRIVER, "the NVIDIA kernel module is not loaded, or the machine has no GPU"),
     Code.LIB_RM_VERSION_MISMATCH: (
         Absence.VERSION_MISMATCH,
-        "the NVIDIA library and the kernel module are of different versions; restart the machine",
+        "the NVIDIA library and the kernel module have different versions; reboot the machine",
     ),
-    Code.NO_PERMISSION: (Absence.NO_PERMISSION, "no permission to talk to the NVIDIA driver (/dev/nvidiactl)"),
+    Code.NO_PERMISSION: (Absence.NO_PERMISSION, "no permission to use the NVIDIA driver (/dev/nvidiactl)"),
 }
 
-# What a function was called before it had a number, where the old one can be called in the same way.
+# Earlier names of functions with the same signature.
 _FORMER_NAMES: Final = {
     "nvmlInitWithFlags": ("nvmlInit_v2", "nvmlInit"),
     "nvmlDeviceGetCount_v2": ("nvmlDeviceGetCount",),
@@ -124,7 +124,7 @@ _copies = itertools.count()
 
 
 class Library:
-    """Calls of one library. Blocking: only for the threads of the driver."""
+    """Calls of one library. They block: only for the threads of the driver."""
 
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = str(path or DEFAULT)
@@ -132,7 +132,7 @@ class Library:
         self._told: set[tuple[str, int]] = set()
 
     def initialise(self) -> None:
-        """Attach to the driver; NVML wants that once per process."""
+        """Attach to the driver; NVML requires it once per process."""
         try:
             self.nvml.nvmlInit()
         except self.nvml.NVMLError as exc:
@@ -143,27 +143,27 @@ class Library:
                 raise Unavailable(
                     Absence.BROKEN_LIBRARY, f"{self.path} has no nvmlInitWithFlags: it is not NVML"
                 ) from exc
-            raise errors.Transient(f"{self.path}: NVML does not initialise: {exc}") from exc
+            raise errors.Transient(f"{self.path}: cannot initialize NVML: {exc}") from exc
 
     def shut_down(self) -> None:
         self.call_or_code("nvmlShutdown")
 
     def call_or_code(self, function: str, *arguments: Any) -> tuple[Any, int]:
-        """(answer, code); the answer is None unless the code is SUCCESS."""
+        """Return (value, code); the value is None unless the code is SUCCESS."""
         try:
             return getattr(self.nvml, function)(*arguments), Code.SUCCESS
         except self.nvml.NVMLError as exc:
             return None, int(exc.value)
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """The answer to a call that has to succeed."""
+        """Return the value of a call that must succeed."""
         answer, code = self.call_or_code(function, *arguments)
         if code != Code.SUCCESS:
             raise self.error(code, function)
         return answer
 
     def call_if_supported(self, function: str, *arguments: Any) -> Any:
-        """The answer, or None where the card or the driver cannot say; only a lost card is an error."""
+        """Return the value, or None if the GPU or driver does not support it; raise only for a lost GPU."""
         answer, code = self.call_or_code(function, *arguments)
         if code == Code.SUCCESS:
             return answer
@@ -171,18 +171,18 @@ class Library:
             raise self.error(code, function)
         if code not in _ORDINARY and (function, code) not in self._told:
             self._told.add((function, code))
-            log.info("nvml_cannot_say", function=function, reason=self.describe(code), library=self.path)
+            log.info("nvml_unsupported", function=function, reason=self.describe(code), library=self.path)
         return None
 
     def first_supported(self, calls: tuple[str, ...], *arguments: Any) -> Any:
-        """The answer of the first of several functions that has one: the newest is named first."""
+        """Return the value of the first supported function; the newest comes first."""
         for function in calls:
             if (answer := self.call_if_supported(function, *arguments)) is not None:
                 return answer
         return None
 
     def error(self, code: int, what: str) -> errors.KgweError:
-        """The exception for an answer."""
+        """Return the exception for a code."""
         kind = _KINDS.get(code, errors.Transient)
         return kind(f"{what}: {self.describe(code)}")
 
@@ -191,7 +191,7 @@ class Library:
 
 
 class _Symbols:
-    """The functions of a library, under their former names where the newer are missing."""
+    """The functions of a library, under their earlier names if the newer are missing."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -207,7 +207,7 @@ class _Symbols:
 
 @functools.cache
 def _pynvml_for(path: str, pid: int) -> Any:  # noqa: ARG001 -- locks in the module may be held when a process forks
-    """One copy per library for good: ctypes never forgets the types of a module."""
+    """Return one permanent copy per library: ctypes never frees the types of a module."""
     library = _load(path)
     module = _private_pynvml()
     module.nvmlLib = _Symbols(library)
@@ -221,9 +221,9 @@ def _private_pynvml() -> Any:
     name = f"{__name__}_{next(_copies)}"
     spec = importlib.util.spec_from_file_location(name, found.origin)
     if spec is None or spec.loader is None:
-        raise Unavailable(Absence.NO_PACKAGE, f"{found.origin} cannot be imported")
+        raise Unavailable(Absence.NO_PACKAGE, f"cannot import {found.origin}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # it looks itself up by name while it is imported
+    sys.modules[name] = module  # it looks itself up by name during its import
     try:
         spec.loader.exec_module(module)
     finally:
@@ -237,6 +237,6 @@ def _load(path: str) -> ctypes.CDLL:
     except OSError as exc:
         if "cannot open shared object file" in str(exc):
             raise Unavailable(
-                Absence.NO_LIBRARY, f"no NVIDIA driver library here ({exc}); KGWE_NVML_LIBRARY can name another"
+                Absence.NO_LIBRARY, f"no NVIDIA driver library found ({exc}); set KGWE_NVML_LIBRARY to its path"
             ) from exc
-        raise Unavailable(Absence.BROKEN_LIBRARY, f"the NVIDIA driver library cannot be loaded: {exc}") from exc
+        raise Unavailable(Absence.BROKEN_LIBRARY, f"cannot load the NVIDIA driver library: {exc}") from exc

@@ -1,4 +1,4 @@
-"""Reads the hardware: every GPU of the machine, its links and its MIG layout."""
+"""Reads the hardware: all GPUs of the machine, their links and MIG layouts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _RELATIONS: Final = {
     50: Relation.SYS,
 }
 _REMOTES: Final = {0: Remote.GPU, 1: Remote.OTHER, 2: Remote.SWITCH}
-# By the class of the PCI device: display and 3D controllers, and the bridge that an NVSwitch is.
+# By PCI class: display and 3D controllers, and the bridge class of NVSwitches.
 _CLASSES: Final = {0x0300: Remote.GPU, 0x0302: Remote.GPU, 0x0680: Remote.SWITCH}
 
 _CPU_WORDS: Final = 64
@@ -53,16 +53,16 @@ _LINK_SPEED: Final = 164
 
 @dataclass(slots=True)
 class Memory:
-    """What was read before, for what can no longer be read: a lost card, the far end of a link that is down."""
+    """Earlier values for data that cannot be read any more: a lost GPU, the peer of a link that is down."""
 
     devices: dict[int, Device] = field(default_factory=dict)
     """By index."""
     remotes: dict[tuple[str, int], tuple[Remote, str]] = field(default_factory=dict)
-    """(card, link) -> what is at its other end, and its bus id."""
+    """(GPU, link) -> the device at its other end, and its bus id."""
 
 
 class MachineReader:
-    """Reads the machine through one library, and through sysfs what NVML does not tell."""
+    """Reads the machine through one library, and through sysfs for the rest."""
 
     def __init__(self, library: Library, mig: MigControl, sys: Path, memory: Memory) -> None:
         self._library = library
@@ -145,7 +145,7 @@ class MachineReader:
             if self._library.call_if_supported("nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info)) is None:
                 return None
         cluster = bytes(info.clusterUuid)
-        # Machines with NVSwitches of their own report a fabric too, without a name.
+        # Machines with their own NVSwitches report a fabric too, without a name.
         if info.state != _FABRIC_COMPLETED or not any(cluster):
             return None
         return Fabric(str(uuid.UUID(bytes=cluster)), info.cliqueId)
@@ -159,7 +159,7 @@ class MachineReader:
         for link, speed in enumerate(speeds):
             active = self._library.call_if_supported("nvmlDeviceGetNvLinkState", handle, link)
             if active is None:
-                continue  # not wired on this board
+                continue  # not connected on this board
             remote, bus = self._read_peer(card, handle, link)
             number = self._library.call_if_supported("nvmlDeviceGetNvLinkVersion", handle, link)
             generation = values.nvlink_generation(number, architecture)
@@ -175,10 +175,10 @@ class MachineReader:
     def _read_peer(self, card: str, handle: Any, link: int) -> tuple[Remote, str]:
         kind = self._library.call_if_supported("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
         pci = self._library.call_if_supported("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
-        if kind is None and pci is None:  # not known, as when the link is down
+        if kind is None and pci is None:  # unknown, as for a link that is down
             return self._memory.remotes.get((card, link), (Remote.UNKNOWN, ""))
         bus = values.bus_id(pci) if pci is not None else ""
-        if kind is None:  # older drivers name the device and not what it is
+        if kind is None:  # older drivers return the device, but not its kind
             remote = _CLASSES.get(sysfs.read_class(self._sys, bus) or 0, Remote.UNKNOWN)
         else:
             remote = _REMOTES.get(kind, Remote.UNKNOWN)
@@ -197,7 +197,7 @@ class MachineReader:
 
 
 def _pairs(count: int, handles: dict[int, Any], ask: Callable[[Any, Any], Any], *, own: Any, unknown: Any) -> Any:
-    """A square table; both directions are the same, so each pair is asked once."""
+    """Return a square table; both directions are equal, so each pair is read once."""
     table = [[own if a == b else unknown for b in range(count)] for a in range(count)]
     for a, one in handles.items():
         for b, other in handles.items():

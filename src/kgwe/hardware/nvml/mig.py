@@ -1,8 +1,8 @@
-"""MIG through NVML: profiles and places a card offers, instances it has, cutting and undoing.
+"""MIG through NVML: profiles and placements of a GPU, its instances, their creation and removal.
 
-A GPU instance holds memory and engines; a compute instance in it makes it usable and gives it its UUID. KGWE makes one
-compute instance that fills the GPU instance. Both steps are separate calls, so a killed process may leave the first
-without the second: every function here takes what it finds and goes on from there.
+A GPU instance holds memory and engines; a compute instance in it makes it usable and gives it its UUID. KGWE creates
+one compute instance that fills the GPU instance. These are separate calls, so a killed process may leave the first
+without the second: each function continues from the state it finds.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _LIST: Final = "nvmlDeviceGetGpuInstances"
 _NAME: Final = re.compile(r"\d+g\.\d+gb\S*")
 _MIB_PER_GIB: Final = 1024
 
-# What the constant of a profile says beyond its slices.
+# Suffixes of profiles by their constants.
 _SUFFIXES: Final = {"SLICE_REV1": "+me", "SLICE_GFX": "+gfx", "SLICE_NO_ME": "-me", "SLICE_ALL_ME": "+me.all"}
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile as this card's driver offers it."""
+    """A profile as the GPU's driver offers it."""
 
     name: str
     id: int
@@ -48,7 +48,7 @@ class Profile:
 
 
 class MigControl:
-    """The MIG functions of one library; which profiles a card has is asked once."""
+    """The MIG functions of one library; the profiles of a GPU are read once."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -59,10 +59,10 @@ class MigControl:
     # --- reading --------------------------------------------------------------------------------------------
 
     def state(self, handle: Any) -> MigState:
-        """Mode and instances of a GPU.
+        """Return mode and instances of a GPU.
 
-        The number of instances it can have decides whether it is MIG-capable: drivers report a mode for GPUs without
-        MIG too (T4, L40S).
+        A GPU supports MIG if its maximum number of instances is not 0: drivers report a mode for GPUs without MIG too
+        (T4, L40S).
         """
         modes = self._library.call_if_supported("nvmlDeviceGetMigMode", handle)
         if modes is None or not self._is_capable(handle, modes):
@@ -73,16 +73,16 @@ class MigControl:
         return MigState(is_capable=True, is_enabled=is_enabled, is_pending=current != pending, instances=found)
 
     def _is_capable(self, handle: Any, modes: tuple[int, int]) -> bool:
-        """Whether the GPU can have instances; a driver that does not report the number reports the mode it is in."""
+        """Return whether the GPU supports instances; if the driver does not report the number, use its mode."""
         most = self._library.call_if_supported("nvmlDeviceGetMaxMigDeviceCount", handle)
         return _ENABLED in modes if most is None else most > 0
 
     def instances(self, handle: Any) -> tuple[Instance, ...]:
-        """What the card is cut into, by where it starts."""
+        """Return the instances of the GPU, by start."""
         devices = self.devices(handle)
         busy = nvml_processes.busy_instances(self._library, handle)
         if self._is_listing_denied(handle):
-            return tuple(sorted(self._seen_from_outside(handle, devices, busy), key=lambda each: each.start))
+            return tuple(sorted(self._list_visible_devices(handle, devices, busy), key=lambda each: each.start))
         uuids = {gpu_instance: uuid for gpu_instance, uuid, _ in devices}
         found = []
         for profile, gpu_instance in self._gpu_instances(handle):
@@ -103,21 +103,23 @@ class MigControl:
         return tuple(sorted(found, key=lambda instance: instance.start))
 
     def _is_listing_denied(self, handle: Any) -> bool:
-        """GPU instances are listed for root only; the devices made of them for all users."""
+        """Return whether listing failed for lack of root: GPU instances are listed for root only, their devices for
+        all users.
+        """
         profile = next(iter(self.profiles(handle)), None)
         return profile is not None and self._listed(handle, profile)[1] == Code.NO_PERMISSION
 
-    def _seen_from_outside(
+    def _list_visible_devices(
         self, handle: Any, devices: list[tuple[int, str, Any]], busy: frozenset[int] | None
     ) -> Iterator[Instance]:
-        """Profile and place as the devices' names and ids tell them; what cannot be used is not seen."""
+        """Return profile and placement from the names and ids of the devices; unusable instances are not visible."""
         offered = {profile.name: profile for profile in self.profiles(handle)}
         for instance_id, (uuid, device) in {found: (uuid, device) for found, uuid, device in devices}.items():
             named = _NAME.search(self._library.call_if_supported("nvmlDeviceGetName", device) or "")
             profile = offered.get(named[0]) if named else None
             if profile is None:
                 continue
-            size, units = self._usual_size(handle, profile)
+            size, units = self._guess_size(handle, profile)
             yield Instance(
                 uuid=uuid,
                 instance_id=instance_id,
@@ -130,7 +132,9 @@ class MigControl:
             )
 
     def devices(self, handle: Any) -> list[tuple[int, str, Any]]:
-        """(GPU instance, UUID, handle) of everything usable; of several in one GPU instance the lowest comes last."""
+        """Return (GPU instance, UUID, handle) of all usable devices; of several in one GPU instance the lowest comes
+        last.
+        """
         ask = self._library.call_if_supported
         found = []
         for index in range(ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
@@ -175,7 +179,7 @@ class MigControl:
             found, code = self._listed(handle, profile)
             if code in {Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND}:
                 return
-            if code != Code.SUCCESS:  # an instance that is overlooked would be cut over
+            if code != Code.SUCCESS:  # an overlooked instance would be overwritten
                 raise self._library.error(code, _LIST)
             for gpu_instance in found:
                 yield profile, gpu_instance
@@ -189,13 +193,13 @@ class MigControl:
     # --- the mode -------------------------------------------------------------------------------------------
 
     def set_mode(self, handle: Any, *, enabled: bool) -> bool:
-        """Whether the mode is on now; False: it waits for a reset."""
+        """Set the mode; return False if it takes effect only after a reset."""
         current, pending = self._library.call("nvmlDeviceGetMigMode", handle)
         if current == pending == enabled:
             return True
         activation, code = self._library.call_or_code("nvmlDeviceSetMigMode", handle, int(enabled))
         if code == Code.IN_USE:
-            raise errors.Conflict(f"MIG mode cannot change: {self._find_blockers(handle)}")
+            raise errors.Conflict(f"cannot change MIG mode: {self._find_blockers(handle)}")
         if code != Code.SUCCESS:
             raise self._library.error(code, "nvmlDeviceSetMigMode")
         current, pending = self._library.call("nvmlDeviceGetMigMode", handle)
@@ -205,16 +209,16 @@ class MigControl:
         parts = [f"{each.profile}@{each.start}" for each in self.state(handle).instances]
         processes = nvml_processes.read_processes(self._library, handle, with_util=False)
         parts += [f"process {process.pid}" for process in (processes or ((), 0))[0]]
-        return f"{', '.join(parts)} on the card" if parts else "another process has the card open"
+        return f"{', '.join(parts)} on the GPU" if parts else "another process has the GPU open"
 
-    # --- cutting --------------------------------------------------------------------------------------------
+    # --- creation -------------------------------------------------------------------------------------------
 
     def create(self, handle: Any, name: str, start: int) -> Instance:
         wanted = self._profile(handle, name)
         current, _ = self._library.call("nvmlDeviceGetMigMode", handle)
         if current != _ENABLED:
             raise errors.Conflict("MIG mode is not on")
-        gpu_instance = self._at(handle, wanted, start)
+        gpu_instance = self._find_instance(handle, wanted, start)
         is_new = gpu_instance is None
         if gpu_instance is None:
             gpu_instance = self._create_gpu_instance(handle, wanted, start)
@@ -224,7 +228,7 @@ class MigControl:
         for instance in self.instances(handle):
             if instance.instance_id == info.id:
                 return instance
-        raise errors.Transient(f"{name}@{start} was cut and is gone again")
+        raise errors.Transient(f"{name}@{start} was created and disappeared")
 
     def _profile(self, handle: Any, name: str) -> Profile:
         offered = self.profiles(handle)
@@ -234,8 +238,8 @@ class MigControl:
         names = ", ".join(profile.name for profile in offered) or "no MIG profile"
         raise errors.Permanent(f"the GPU has no MIG profile {name!r}; it offers {names}")
 
-    def _at(self, handle: Any, profile: Profile, start: int) -> Any:
-        """The GPU instance of this profile at this place."""
+    def _find_instance(self, handle: Any, profile: Profile, start: int) -> Any:
+        """Return the GPU instance of this profile at this placement."""
         for found, gpu_instance in self._gpu_instances(handle):
             info = self._library.call_if_supported("nvmlGpuInstanceGetInfo", gpu_instance)
             if info is not None and found == profile and info.placement.start == start:
@@ -252,14 +256,14 @@ class MigControl:
         name = f"{profile.name}@{start}"
         if code in {Code.INSUFFICIENT_RESOURCES, Code.IN_USE}:
             there = ", ".join(f"{each.profile}@{each.start}" for each in self.instances(handle)) or "nothing"
-            raise errors.Conflict(f"{name} has no room: the GPU holds {there} ({self._library.describe(code)})")
+            raise errors.Conflict(f"no room for {name}: the GPU has {there} ({self._library.describe(code)})")
         raise self._library.error(code, f"creating {name}")
 
     def _size(self, handle: Any, profile: Profile, start: int) -> int:
-        """The memory units of the profile; refused where it cannot start there on any card of this kind."""
+        """Return the memory units of the profile; refuse a start that is not valid for this GPU model."""
         places = self._places(handle, profile)
         if places is None:
-            return self._usual_size(handle, profile)[0]
+            return self._guess_size(handle, profile)[0]
         sizes = {place.start: place.size for place in places}
         if start not in sizes:
             starts = " ".join(map(str, sorted(sizes)))
@@ -275,13 +279,13 @@ class MigControl:
             return None
         return list(room[: count.value])
 
-    def _usual_size(self, handle: Any, profile: Profile) -> tuple[int, int]:
-        """(memory units of the profile, of the card) where the driver does not list places."""
+    def _guess_size(self, handle: Any, profile: Profile) -> tuple[int, int]:
+        """Return (memory units of the profile, of the GPU) if the driver does not list placements."""
         offered = self.profiles(handle)
         for geometry in mig.GEOMETRIES.values():
             if {each.name for each in offered} <= set(geometry.profiles):
                 return geometry.profiles[profile.name].units, geometry.units
-        # An unknown GPU: eighths of its memory, as on all large ones.
+        # Unknown GPU: eighths of its memory, as on all large ones.
         whole = max(each.memory_mib for each in offered)
         return max(round(8 * profile.memory_mib / whole), 1), 8
 
@@ -295,7 +299,7 @@ class MigControl:
             raise
 
     def _filling_profile(self, gpu_instance: Any, profile: Profile) -> int:
-        """The compute-instance profile with all the slices of the GPU instance."""
+        """Return the compute-instance profile with all slices of the GPU instance."""
         for info in self._compute_profiles(gpu_instance):
             if info.sliceCount == profile.slices:
                 return int(info.id)
@@ -310,7 +314,7 @@ class MigControl:
             if info is not None:
                 yield info
 
-    # --- undoing --------------------------------------------------------------------------------------------
+    # --- removal --------------------------------------------------------------------------------------------
 
     def destroy(self, handle: Any, instance_id: int) -> None:
         gpu_instance, code = self._library.call_or_code("nvmlDeviceGetGpuInstanceById", handle, instance_id)
@@ -318,7 +322,7 @@ class MigControl:
             raise errors.NotFound(f"the GPU has no GPU instance {instance_id}")
         if code != Code.SUCCESS:
             raise self._library.error(code, "nvmlDeviceGetGpuInstanceById")
-        # First looked at as a whole: a GPU instance with some of its compute instances gone cannot be used.
+        # Check the whole first: a GPU instance without some of its compute instances cannot be used.
         if instance_id in (nvml_processes.busy_instances(self._library, handle) or ()):
             raise errors.Conflict(f"GPU instance {instance_id} is in use by a process")
         for compute_instance in list(self._compute_instances(gpu_instance)):
@@ -335,13 +339,13 @@ class MigControl:
 
 
 def _constants(library: Library, prefix: str) -> list[tuple[str, int]]:
-    """(name, number) of an enumeration of NVML, by number."""
+    """Return (name, number) of an NVML enumeration, by number."""
     found = [(key, number) for key, number in vars(library.nvml).items() if key.startswith(prefix)]
     return sorted((each for each in found if not each[0].endswith("_COUNT")), key=lambda each: each[1])
 
 
 def profile_name(constant: str, slices: int, memory_mib: int, total_mib: int) -> str:
-    """`3g.40gb`, as NVIDIA's tools make it: so many eighths of the card's memory in whole GiB."""
+    """Return a name such as `3g.40gb`, as NVIDIA's tools do: eighths of the GPU's memory in whole GiB."""
     eighths = math.ceil(8 * memory_mib / total_mib) / 8
     size = math.floor(eighths * -(-total_mib // _MIB_PER_GIB) + 0.5)
     suffix = next((found for ending, found in _SUFFIXES.items() if constant.endswith(ending)), "")

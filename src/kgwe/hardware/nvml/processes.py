@@ -1,4 +1,4 @@
-"""Reads the processes on a GPU and what each uses."""
+"""Reads the processes on a GPU and their usage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from kgwe.hardware.nvml.library import Library
 
-# Newest first: the second version has the same layout and is what older drivers have.
+# Newest first: the second version has the same layout and exists in older drivers.
 _LISTS: Final = tuple(
     (f"nvmlDeviceGet{kind}RunningProcesses_v3", f"nvmlDeviceGet{kind}RunningProcesses_v2")
     for kind in ("Compute", "Graphics", "MPSCompute")
@@ -24,7 +24,7 @@ _NO_INSTANCE: Final = 0xFFFFFFFF
 def read_processes(
     library: Library, handle: Any, *, since_us: int = 0, with_util: bool = True
 ) -> tuple[tuple[Process, ...], int] | None:
-    """The processes, and when the newest sample of their use was taken; None when the driver does not say."""
+    """Return the processes, and the time of the newest usage sample; None if the driver does not report them."""
     listed = _listed(library, handle)
     if listed is None:
         return None
@@ -42,7 +42,7 @@ def read_processes(
 
 
 def busy_instances(library: Library, handle: Any) -> frozenset[int] | None:
-    """The GPU instances that a process runs on."""
+    """Return the GPU instances that a process runs on."""
     listed = _listed(library, handle)
     if listed is None:
         return None
@@ -50,7 +50,7 @@ def busy_instances(library: Library, handle: Any) -> frozenset[int] | None:
 
 
 def _listed(library: Library, handle: Any) -> dict[tuple[int, int | None], int | None] | None:
-    """(process, instance) -> its memory in MiB; a process that computes and draws is one process."""
+    """Return (process, instance) -> memory in MiB; a process with compute and graphics counts once."""
     found: dict[tuple[int, int | None], int | None] = {}
     answers = [library.first_supported(functions, handle) for functions in _LISTS]
     if answers[0] is None:
@@ -64,7 +64,7 @@ def _listed(library: Library, handle: Any) -> dict[tuple[int, int | None], int |
 
 
 def _util(library: Library, handle: Any, since_us: int) -> tuple[Mapping[int, float] | None, int]:
-    """(process -> mean share of its samples, time of the newest); None where the driver takes no samples."""
+    """Return (process -> mean share of its samples, time of the newest); None if the driver takes no samples."""
     samples, code = library.call_or_code("nvmlDeviceGetProcessUtilization", handle, since_us)
     if code == Code.GPU_IS_LOST:
         raise CardLost("nvmlDeviceGetProcessUtilization: the card is lost")

@@ -1,4 +1,4 @@
-"""Reads the instruments of every GPU."""
+"""Reads the current values of all GPUs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DATA_SENT, _DATA_RECEIVED = 138, 139
 
 _IDLE: Final = 0x1
 _HARDWARE: Final = 0x8
-"""Thermal, power brake or other; the finer bits say which."""
+"""Thermal, power brake or other; the finer bits give the cause."""
 _REASONS: Final = {
     _IDLE: Throttle.IDLE,
     0x2: Throttle.OTHER,
@@ -43,7 +43,7 @@ _REASONS: Final = {
 
 
 class InstrumentsReader:
-    """Remembers up to when the use of processes was read, and how many links a card has."""
+    """Reads GPU values; keeps the time of the last process samples, and the number of links per GPU."""
 
     def __init__(self, library: Library, mig: MigControl, memory: Memory) -> None:
         self._library = library
@@ -119,7 +119,7 @@ class InstrumentsReader:
         return self._links[card]
 
     def _traffic(self, card: str, handle: Any) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Bytes sent and received per link; the driver counts KiB."""
+        """Return bytes sent and received per link; the driver counts KiB."""
         links = range(self._link_count(card, handle))
         values = nvml_values.fields(
             self._library, handle, [(field, link) for field in (_DATA_SENT, _DATA_RECEIVED) for link in links]
@@ -156,7 +156,7 @@ class InstrumentsReader:
 
 
 def throttle(bits: int) -> Throttle:
-    """NVML's reasons in our words."""
+    """Return KGWE's throttle reasons for NVML's mask."""
     found = Throttle.NONE
     for bit, reason in _REASONS.items():
         if bits & bit:

@@ -1,4 +1,4 @@
-"""Answers of NVML that several readers need, in our units."""
+"""NVML values that several readers need, in KGWE's units."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINK_COUNT: Final = 91
 
 
 def bus_id(pci: Any) -> str:
-    """The long form, `00000000:1B:00.0`; the oldest drivers fill in only the short one."""
+    """Return the long form, `00000000:1B:00.0`; the oldest drivers fill in only the short one."""
     domain, colon, rest = (text(pci.busId) or text(pci.busIdLegacy)).upper().partition(":")
     if not colon or set(domain) == {"F"}:  # a device of another machine
         return ""
@@ -31,8 +31,10 @@ def text(raw: Any) -> str:
 
 
 def memory_info(library: Library, handle: Any) -> tuple[int | None, int | None]:
-    """(total, used) in MiB. The second version tells what is used without what the driver keeps for itself; some
-    cards have only it, some drivers only the first."""
+    """Return (total, used) in MiB.
+
+    The second version excludes memory that the driver reserves. Some GPUs have only it, some drivers only the first.
+    """
     info = library.call_if_supported("nvmlDeviceGetMemoryInfo", handle, library.nvml.nvmlMemory_v2)
     if info is None:
         info = library.call_if_supported("nvmlDeviceGetMemoryInfo", handle)
@@ -40,7 +42,7 @@ def memory_info(library: Library, handle: Any) -> tuple[int | None, int | None]:
 
 
 def fields(library: Library, handle: Any, wanted: list[tuple[int, int]]) -> list[int | None]:
-    """The values of (field, scope), asked in one call."""
+    """Return the values of (field, scope), read in one call."""
     if not wanted:
         return []
     values = library.call_if_supported("nvmlDeviceGetFieldValues", handle, wanted)
@@ -59,7 +61,7 @@ def _value(value: Any) -> int | None:
 
 
 def link_count(library: Library, handle: Any) -> int:
-    """How many NVLinks to ask for; some of them may not be wired."""
+    """Return the number of NVLinks to query; some of them may not be connected."""
     (count,) = fields(library, handle, [(_LINK_COUNT, 0)])
     if count is not None:
         return min(count, MAX_LINKS)
@@ -69,7 +71,7 @@ def link_count(library: Library, handle: Any) -> int:
     return MAX_LINKS
 
 
-# NVML numbers the versions that ever were: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0.
+# NVML numbers all versions that existed: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0.
 _GENERATIONS: Final = (0, 1, 2, 2, 3, 3, 4, 5, 6)
 _OF_ARCHITECTURE: Final = {
     Architecture.VOLTA: 2,
@@ -81,8 +83,10 @@ _OF_ARCHITECTURE: Final = {
 
 
 def nvlink_generation(number: int | None, architecture: Architecture | None) -> int | None:
-    """The generation of an NVLink. Some libraries answer with it instead of NVML's number for it; where the card tells
-    which of the two it must be, it is believed."""
+    """Return the generation of an NVLink.
+
+    Some libraries return it instead of NVML's number. If the GPU model allows only one of the two, that one is used.
+    """
     if number is None:
         return None
     usual = _OF_ARCHITECTURE.get(architecture) if architecture else None
@@ -92,8 +96,10 @@ def nvlink_generation(number: int | None, architecture: Architecture | None) -> 
 
 
 def link_gb_per_s(mbps: int | None, generation: int | None) -> float | None:
-    """One direction of a link. Drivers count what goes over the wire, 26.6 for an NVLink 4, data sheets and we what of
-    it is data, 25."""
+    """Return the rate of one direction of a link.
+
+    Drivers report the line rate, 26.6 for an NVLink 4; data sheets and KGWE use the data rate, 25.
+    """
     if not mbps:
         return None
     rate, usual = mbps / 1000, NVLINK_GB_PER_S.get(generation or 0)
@@ -105,13 +111,13 @@ _MOST_CODING: Final = 1.1
 
 
 def bits(words: Iterable[int]) -> list[int]:
-    """The numbers in a mask of unsigned longs."""
+    """Return the bit numbers of a mask of unsigned longs."""
     width = 8 * ctypes.sizeof(ctypes.c_ulonglong)
     return [width * i + bit for i, word in enumerate(words) if word for bit in range(width) if word >> bit & 1]
 
 
 def ranges(numbers: list[int]) -> str:
-    """`0-2,7` of 0, 1, 2, 7."""
+    """Return `0-2,7` for 0, 1, 2, 7."""
     parts: list[str] = []
     first = None
     for i, number in enumerate(numbers):

@@ -1,8 +1,8 @@
-"""A thread of its own for calls that may hang, with a deadline for each.
+"""A thread for calls that may hang, with a deadline for each.
 
-A call into a driver cannot be stopped. When one overruns its deadline the caller gets an error and goes on; the thread
-stays with the call, and until that returns every further call is refused at once: a queue behind a hung card would
-only hide that it hangs.
+A driver call cannot be cancelled. If it exceeds its deadline the caller gets an error and continues; the thread stays
+in the call. Until it returns, further calls are refused at once: a queue behind a hung GPU would only hide the
+problem.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Job = tuple["concurrent.futures.Future[object]", "Callable[[], object]"]
 
 
 class Worker:
-    """Assumptions: `run` is called from one event loop at a time."""
+    """Runs calls on one thread. `run` is called from one event loop at a time."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -36,11 +36,11 @@ class Worker:
 
     @property
     def is_hung(self) -> bool:
-        """Whether a call has overrun its deadline and not returned yet."""
+        """Return whether a call has exceeded its deadline and not returned yet."""
         return bool(self._late)
 
     async def run(self, what: str, work: Callable[[], T], deadline_s: float) -> T:
-        """Do the work on the thread."""
+        """Run the call on the thread."""
         if self._late:
             raise errors.Transient(f"{what}: the GPU driver hangs in {self._late}")
         if self._thread is None:
@@ -53,10 +53,10 @@ class Worker:
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             self._mark_late(future, what)  # type: ignore[arg-type] # as above
-            raise errors.Transient(f"{what}: the GPU driver has not answered within {deadline_s:g} s") from None
+            raise errors.Transient(f"{what}: the GPU driver did not respond within {deadline_s:g} s") from None
 
     def close(self) -> None:
-        """The thread ends once it has done what it was given."""
+        """Close the worker; the thread ends after its last call."""
         self._jobs.put(None)
 
     def _mark_late(self, future: concurrent.futures.Future[object], what: str) -> None:
@@ -68,7 +68,7 @@ class Worker:
         while (job := self._jobs.get()) is not None:
             future, work = job
             if not future.set_running_or_notify_cancel():
-                continue  # given up before it began
+                continue  # cancelled before it began
             with self._lock:
                 self._running = future
             try:

@@ -1,8 +1,8 @@
-"""What breaks and when: nodes, single cards, and spot nodes that are taken back.
+"""Faults of nodes and single GPUs, and reclaimed spot nodes.
 
-Each node has a stream of chance of its own, so what breaks depends on the seed and the fleet alone: every policy of a
-comparison meets the same faults at the same times, whatever it did before. Times between faults and times of repair
-are exponential. A fault on what is already out of order has no effect.
+Each node has its own random stream, so faults depend on the seed and the fleet only: all policies of a comparison get
+the same faults at the same times. Times between faults and times of repair are exponential. A fault of a part that is
+already down has no effect.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ DAY_S = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How often things break. The default: nothing does."""
+    """The rates of faults. By default there are none."""
 
     #: failures per node in 30 days
     per_node_month: float = 0.0
-    #: part of them that takes a single card, not the node
+    # : fraction of failures that affect a single GPU, not the node
     card_part: float = 0.5
-    #: mean time until a node or a card is back
+    # : mean time until a node or GPU is repaired
     repair_s: float = 4 * 3600.0
-    #: take-backs per spot node and day
+    # : reclaims per spot node and day
     spot_per_day: float = 0.0
-    #: mean time until a spot node is given again
+    # : mean time until a spot node is available again
     spot_return_s: float = 2 * 3600.0
 
     @property
@@ -46,7 +46,7 @@ class Faults:
 @dataclass(frozen=True, slots=True)
 class Fault:
     event: Event
-    #: the event that ends it
+    # : the event that ends it
     end: Event
 
 
@@ -54,7 +54,7 @@ _UP = {Kind.NODE_DOWN: Kind.NODE_UP, Kind.CARD_DOWN: Kind.CARD_UP, Kind.TAKE_BAC
 
 
 class FaultStreams:
-    """The next fault of every kind on every node."""
+    """The next fault of each kind on each node."""
 
     def __init__(self, faults: Faults, nodes: Sequence[Node], *, seed: int, start_s: float) -> None:
         self._faults = faults
@@ -79,7 +79,7 @@ class FaultStreams:
         return [self._draw(node, kind, self._start_s) for node, kind in self._streams]
 
     def after(self, event: Event) -> Fault:
-        """The fault that follows this one in its stream."""
+        """Return the fault that follows this one in its stream."""
         return self._draw(event.subject, event.kind, event.at_s)
 
     def _draw(self, node: int, kind: Kind, since_s: float) -> Fault:

@@ -1,12 +1,12 @@
-"""The simulated fleet: a snapshot, what its parts are worth, and what is out of order.
+"""The simulated fleet: a snapshot, its capacities and costs, and the parts that are down.
 
-GPU is counted in milli of a card throughout. A card cut by MIG is its slices, weighted by the memory they take, so
-that the slices of a card sum to 1000 like any other card. At every moment, exactly:
+GPUs are counted in thousandths. The slices of a partitioned GPU are weighted by memory and sum to 1000 as well. At
+each moment, exactly:
 
     allocated + idle + out = capacity
 
-What is out of order is booked in the snapshot like work, by a tenant that is none: every policy then sees it as
-taken, whatever it looks at and whatever it has cached.
+Parts that are down are booked in the snapshot by a pseudo tenant, so each policy sees them as in use, even with cached
+data.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ if TYPE_CHECKING:
     from kgwe.model.gpu.mig import Placement
     from kgwe.placement.fleet.node import Node, Request
 
-#: leaf of a node that does not say where it hangs
+# : leaf of a node without a known position
 NO_LEAF = -1
 
 
 @dataclass
 class World:
-    """Build with `World.of(nodes)`."""
+    """A simulated fleet; build it with `World.of(nodes)`."""
 
     snapshot: Snapshot
     fitter: Fitter
     tree: domains.Tree
     #: milli per node
     capacity: NDArray[np.int64]
-    #: micro-dollars per node and hour; 0 where not known
+    # : micro-dollars per node and hour; 0 if unknown
     price_micro: NDArray[np.int64]
     #: node -> leaf of the network, or NO_LEAF
     leaf: NDArray[np.int64]
-    #: node -> its NVLink domain where it has one, else itself: within it, cards are joined by NVLink or PCIe
+    # : node -> its NVLink domain if it has one, else itself: within it, GPUs are connected by NVLink or PCIe
     box: NDArray[np.int64]
     slice_milli: dict[tuple[int, int, int], int]
-    #: node -> its place in the tree
+    # : node -> its position in the tree
     place: NDArray[np.int64]
-    #: per level of the tree, the nearest first: bandwidth inside a domain over bandwidth out of it
+    # : per level of the tree, nearest first: bandwidth inside a domain over bandwidth out of it
     oversubscription: tuple[float, ...]
-    #: milli that work holds, milli that is out of order
+    # : milli that jobs hold, milli that is down
     allocated: int = 0
     out: int = 0
     _node_holds: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class World:
 
     @classmethod
     def of(cls, nodes: Iterable[Node], oversubscription: Sequence[float] = ()) -> World:
-        """`oversubscription`: of the levels of the network, the nearest first; 1 for those not given."""
+        """Build a fleet. `oversubscription` has a ratio per network level, nearest first; 1 for missing levels."""
         snapshot = Snapshot.from_nodes(nodes)
         slice_milli = {}
         for number, node in enumerate(snapshot.nodes):
@@ -95,11 +95,11 @@ class World:
 
     @property
     def idle(self) -> int:
-        """Milli that is free, by the books of this class."""
+        """Return the free milli, by the counters of this class."""
         return self.total - self.allocated - self.out
 
     def counted_idle(self) -> int:
-        """Milli that is free, by the books of the snapshot."""
+        """Return the free milli, by the snapshot."""
         slices = sum(
             self.slice_milli[node, card, each.start]
             for (node, card), free in self.snapshot.free_slices.items()
@@ -114,7 +114,7 @@ class World:
     # --- work -------------------------------------------------------------------------------------------
 
     def grants(self, request: Request, counts: Sequence[tuple[int, int]]) -> tuple[Grant, ...] | None:
-        """What `count` such pods would get on each node, for (node, count) pairs; None when one does not fit."""
+        """Return the grants of `count` such pods on each node, for (node, count) pairs; None if one does not fit."""
         found: list[Grant] = []
         with self.snapshot.trial() as trial:
             for node, count in counts:
@@ -127,7 +127,7 @@ class World:
         return tuple(found)
 
     def book(self, grants: Sequence[Grant]) -> Callable[[], None]:
-        """Give these to work; returns how to take them back."""
+        """Book the grants for a job; return a function that releases them."""
         undo = self.snapshot.commit_all(grants)
         milli = sum(map(self.milli, grants))
         self.allocated += milli
@@ -138,7 +138,7 @@ class World:
 
         return release
 
-    # --- out of order -----------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------------
 
     def is_down(self, node: int) -> bool:
         return node in self._node_holds
@@ -147,7 +147,7 @@ class World:
         return (node, card) in self._card_holds
 
     def take_node_down(self, node: int) -> None:
-        """Put an empty node out of order."""
+        """Take an empty node down."""
         self._node_holds[node] = []
         self._hold_rest(node)
 
@@ -157,7 +157,7 @@ class World:
         self.out -= self._out_by_node.pop(node)
 
     def take_card_down(self, node: int, card: int) -> None:
-        """Put a card nobody uses, of a node that is up, out of order."""
+        """Take an unused GPU of a running node down."""
         undo, milli = self._hold_card(node, card)
         self._card_holds[node, card] = undo
         self.out += milli
@@ -169,7 +169,7 @@ class World:
             self._hold_rest(node)
 
     def _hold_rest(self, node: int) -> None:
-        """Hold everything of a node that is free: cards, slices, CPU, memory."""
+        """Book all free capacity of a node: GPUs, slices, CPU, memory."""
         snapshot = self.snapshot
         grants = [
             Grant(
@@ -206,13 +206,13 @@ class World:
         return sum(self.slice_milli[node, card, each.start] for each in cut)
 
     def usable_cards(self, node: int) -> list[int]:
-        """Cards that can hold work when nothing is out of order."""
+        """Return the GPUs that can be used if nothing is down."""
         here = self.snapshot.nodes[node]
         return [card for card in range(here.shape.gpu_count) if here.healthy >> card & 1]
 
 
 def _slices_of(node: int, card: int, snapshot: Snapshot) -> dict[tuple[int, int, int], int]:
-    """Milli of each slice of a cut card; they sum to 1000."""
+    """Return the milli of each slice of a partitioned GPU; they sum to 1000."""
     free = snapshot.free_slices.get((node, card), [])
     length = sum(each.profile.units for each in free)
     found, before = {}, 0
@@ -227,8 +227,8 @@ def _network(nodes: Sequence[Node], oversubscription: Sequence[float]) -> domain
     preset = domain_labels.get_preset(domain_labels.detect_preset(node.labels for node in nodes))
     if len(oversubscription) > len(preset.names) or not all(ratio >= 1 for ratio in oversubscription):
         raise errors.Permanent(
-            f"oversubscription {', '.join(f'{ratio:g}' for ratio in oversubscription)}: give ratios of at least 1 for"
-            f" the levels {', '.join(preset.names)}, the nearest first"
+            f"oversubscription {', '.join(f'{ratio:g}' for ratio in oversubscription)}: expected ratios of at least 1"
+            f" for the levels {', '.join(preset.names)}, nearest first"
         )
     speeds = {
         name: domains.Speed(oversubscription=ratio) for name, ratio in zip(preset.names, oversubscription, strict=False)

@@ -1,7 +1,7 @@
-"""Simulated fleets as placement sees them: the nodes of a fleet model, the network above them, and work to fill them.
+"""Simulated fleets for placement: the nodes of a fleet model, their network, and pods that fill them.
 
-A fleet model (`kgwe.model.simfleet.model_file`) says what machines there are; `nodes` turns its inventory into
-placement nodes, `network` into the tree of domains. Nodes of one machine share one shape, whatever pool they are in.
+A fleet model (`kgwe.model.simfleet.model_file`) describes machines; `build_nodes` converts its inventory to placement
+nodes, `build_network` to the tree of domains. Nodes of one machine type share one shape, in any pool.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def build_nodes(listed: Iterable[FleetNode], prices: Mapping[str, int] | None = None) -> list[Node]:
-    """Placement nodes of an inventory; `prices`: pool -> micro-dollars per node and hour, not known when left out."""
+    """Return the placement nodes of an inventory; `prices` is pool -> micro-dollars per node and hour."""
     shapes: dict[str, Shape] = {}
     known = prices or {}
     return [
@@ -56,7 +56,7 @@ def _node(node: FleetNode, shape: Shape, price: int | None) -> Node:
 
 
 def build_network(listed: Sequence[FleetNode], labels: domain_labels.Labels = domain_labels.TOPOGRAPH) -> domains.Tree:
-    """The tree of domains that the nodes' labels tell."""
+    """Return the tree of domains from the nodes' labels."""
     speeds = {
         machine.name: bandwidth.network_gb_per_s(machine.wiring, range(len(machine.wiring.slots)))
         for machine in {node.machine.name: node.machine for node in listed}.values()
@@ -70,7 +70,7 @@ def build_network(listed: Sequence[FleetNode], labels: domain_labels.Labels = do
 _GIB: Final = 2**30
 _TRIES_PER_NODE: Final = 50
 
-#: what a mixed fleet is asked for, and how often: mostly one card, some shares and slices, few whole nodes
+# : requests of a mixed fleet with their weights: mostly one GPU, some shares and slices, few whole nodes
 MIX: Final[tuple[tuple[int, Request], ...]] = (
     (18, Request(Gpus(count=1), 4_000, 32 * _GIB)),
     (10, Request(Gpus(count=1), 8_000, 64 * _GIB)),
@@ -95,21 +95,22 @@ MIX: Final[tuple[tuple[int, Request], ...]] = (
 
 
 def half_full(snapshot: Snapshot, seed: int) -> list[Callable[[], None]]:
-    """Fill half of it."""
+    """Fill half of the fleet."""
     return fill_fleet(snapshot, 0.5, np.random.default_rng(seed))
 
 
 def draw_requests(count: int, rng: np.random.Generator) -> list[Request]:
-    """Pods of the mix, drawn by its weights."""
+    """Return pods of the mix, drawn by their weights."""
     weights = np.array([weight for weight, _ in MIX], np.float64)
     return [MIX[i][1] for i in rng.choice(len(MIX), size=count, p=weights / weights.sum()).tolist()]
 
 
 def fill_fleet(snapshot: Snapshot, share: float, rng: np.random.Generator) -> list[Callable[[], None]]:
-    """Book pods of the mix on nodes drawn at random until that share of all card milli is gone; returns their undos.
+    """Book pods of the mix on random nodes until that share of all GPU milli is in use; return functions that undo
+    it.
 
-    Random places leave every kind of remainder behind, as years of arrivals and departures do. Bounded: it gives up
-    when a long row of pods found no room where they tried.
+    Random nodes leave all kinds of remainders, as years of arrivals and departures do. It stops when many pods in a
+    row find no room.
     """
     fitter = Fitter(snapshot)
     undos: list[Callable[[], None]] = []

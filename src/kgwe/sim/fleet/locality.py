@@ -1,4 +1,4 @@
-"""Over how many nodes, NVLink domains and leaves a job is spread, and over how few it could be on an empty fleet."""
+"""The number of nodes, NVLink domains and leaves of a job, and the minimum on an empty fleet."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Spread:
     nodes: int
-    #: NVLink domains, and nodes outside of any
+    # : NVLink domains, and nodes outside of any
     boxes: int
-    #: 0: not known
+    # : 0 if unknown
     leaves: int
-    #: how many times slower the network is from end to end than inside a leaf
+    # : slowdown of the network end to end, compared with the inside of a leaf
     contention: float = 1.0
 
 
@@ -38,7 +38,7 @@ def measure_spread(world: World, grants: Sequence[Grant]) -> Spread:
 
 
 def _contention(world: World, nodes: Iterable[int]) -> float:
-    """Levels are left until one domain that is known holds all."""
+    """Return the slowdown: go up the levels until one known domain holds all nodes."""
     slower = 1.0
     if all(ratio == 1 for ratio in world.oversubscription):
         return slower
@@ -52,7 +52,7 @@ def _contention(world: World, nodes: Iterable[int]) -> float:
 
 
 def find_least_spread(world: World, job: Job) -> Spread:
-    """The least spread of the job; to be asked while the fleet is empty."""
+    """Return the minimum spread of the job; call it while the fleet is empty."""
     room = world.fitter.count_pods(job.request).astype(np.int64)
     leaves = _fewest(_sums(room, world.leaf - NO_LEAF)[1:], job.pods)
     boxes = _fewest(_sums(room, world.box), job.pods)
@@ -73,6 +73,6 @@ def _sums(room: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def _fewest(room: NDArray[np.int64], pods: int) -> int:
-    """How many of the largest hold all pods; 0: not even all of them."""
+    """Return how many of the largest hold all pods; 0 if all together do not."""
     filled = np.cumsum(np.sort(room)[::-1])
     return int(np.searchsorted(filled, pods)) + 1 if len(filled) and filled[-1] >= pods else 0

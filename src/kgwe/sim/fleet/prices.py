@@ -1,7 +1,7 @@
-"""What a node costs per hour, by instance type.
+"""Prices of nodes per hour, by instance type.
 
-On-demand and lowest spot price per hour in US East, from the providers' public lists of August 2026. A type that
-is not listed has no price: its cost is not known, which is not the same as nothing.
+On-demand and lowest spot price per hour in US East, from the providers' public lists of August 2026. A type that is
+not listed has an unknown price, which is not zero.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PRICES: Final[Mapping[str, tuple[float, float | None]]] = {
 
 
 def read_prices(path: Path, region: str) -> dict[str, tuple[float, float | None]]:
-    """Prices of a region from a CSV file: instance_type, region, price_usd_h, spot_price_usd_h; the lowest of each."""
+    """Read the lowest prices of a region from a CSV file: instance_type, region, price_usd_h, spot_price_usd_h."""
     found: dict[str, tuple[float, float | None]] = {}
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -44,7 +44,7 @@ def read_prices(path: Path, region: str) -> dict[str, tuple[float, float | None]
                 spots = [each for each in (spot, known_spot) if each is not None]
                 found[name] = (min(price, float(row["price_usd_h"])), min(spots, default=None))
     except OSError as exc:
-        raise errors.NotFound(f"reading prices: {exc}") from exc
+        raise errors.NotFound(f"cannot read prices: {exc}") from exc
     except (KeyError, ValueError) as exc:
         raise errors.Permanent(
             f"{path} is not a price list (instance_type, region, price_usd_h, spot_price_usd_h): {exc!r}"
@@ -53,7 +53,7 @@ def read_prices(path: Path, region: str) -> dict[str, tuple[float, float | None]
 
 
 def of_pools(pools: Iterable[Pool], prices: Mapping[str, tuple[float, float | None]] = PRICES) -> dict[str, int]:
-    """Pool -> micro-dollars per node and hour, for the pools whose price is known."""
+    """Return pool -> micro-dollars per node and hour, for pools with a known price."""
     found = {}
     for pool in pools:
         on_demand, spot = prices.get(pool.instance_type, (None, None))

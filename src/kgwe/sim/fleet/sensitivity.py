@@ -1,13 +1,13 @@
-"""How much slower a job runs when it is spread over more nodes than it needs, or farther apart.
+"""The slowdown of a job that is spread over more nodes than necessary, or farther apart.
 
-Measured (AdaptDL, OSDI'21 artifact: 4-card nodes, six models): leaving the node costs a lot, going further hardly any.
-A job that would fit one node is slowed by the median ratio of step times, by the number of nodes it is spread over;
-one that needs several nodes anyway runs within a few percent the same however it is spread, so nothing is charged.
-Ratios below 1 are taken as 1, and more nodes than were measured as the most that were.
+Measured (AdaptDL, OSDI'21 artifact: 4-GPU nodes, six models): leaving the node costs a lot, going further hardly
+anything. A job that would fit on one node is slowed by the median ratio of step times for its number of nodes. A job
+that needs several nodes anyway varies by a few percent only, so it is not slowed. Ratios below 1 count as 1, and more
+nodes than measured as the largest number measured.
 
-Nodes joined by NVLink (an NVL72 domain) count as one. What leaving a leaf or a spine costs was not measured; it follows
-from the same figures where the network is said to be oversubscribed: of a ratio r, r - 1 is time on the network, and
-that part takes as many times longer as the network is slower than in the best placement.
+Nodes connected by NVLink (an NVL72 domain) count as one. The cost of leaving a leaf or a spine was not measured. On
+an oversubscribed network it follows from the same data: of a ratio r, r - 1 is network time, and that part is
+multiplied by the slowdown of the network compared with the best placement.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from kgwe.sim.fleet.locality import Spread
 
-#: model -> slow-down over 2, 3, 4 and more nodes
+# : model -> slowdown over 2, 3, 4 and more nodes
 Slowdowns = dict[str, tuple[float, ...]]
 
-#: what `fit` makes of the measurements, for when they are not at hand
+# : the result of `fit` on the measurements, if they are not available
 DEFAULTS: Final[Mapping[str, tuple[float, ...]]] = {
     "bert": (2.38, 1.68, 1.77),
     "cifar10": (1.21, 1.02, 1.19),
@@ -44,22 +44,22 @@ _MOST_DIGIT: Final = 9
 
 
 def slowdown(table: Mapping[str, tuple[float, ...]], model: str, *, found: Spread, best: Spread) -> float:
-    """Step time over that of the best placement."""
+    """Return the step time divided by that of the best placement."""
     if found.boxes <= 1 or model not in table:
         return 1.0
     ratios = table[model]
     ratio = ratios[min(found.boxes - 2, len(ratios) - 1)]
-    # In the best placement on one node nothing went over the network.
+    # The best placement on one node uses no network.
     base = 1.0 if best.boxes > 1 else ratio
     slower = found.contention / (best.contention if best.boxes > 1 else 1.0)
     return base * (1 + (ratio - 1) / ratio * (max(1.0, slower) - 1))
 
 
 def fit_slowdowns(folder: Path) -> Slowdowns:
-    """The table of a folder with one CSV file per model: placement, local_bsz, step_time."""
+    """Return the slowdowns from a directory with one CSV file per model: placement, local_bsz, step_time."""
     files = sorted(folder.glob("*.csv"))
     if not files:
-        raise errors.NotFound(f"no measurements in {folder}: it should hold one CSV file per model")
+        raise errors.NotFound(f"no measurements in {folder}; expected one CSV file per model")
     return {path.stem: _fit_model(path) for path in files}
 
 
@@ -74,7 +74,7 @@ def _fit_model(path: Path) -> tuple[float, ...]:
     ratios: dict[int, list[float]] = defaultdict(list)
     for (placement, batch), times in steps.items():
         cards = sum(map(int, placement))
-        # Placements are digits, cards per node; a sum of one digit is all of them on one node, "11" is not.
+        # Placements are digits, GPUs per node; a single digit is one node, "11" is not.
         together = steps.get((str(cards), batch)) if cards <= _MOST_DIGIT else None
         if len(placement) > 1 and together:
             ratios[len(placement)].append(statistics.mean(times) / statistics.mean(together))

@@ -1,4 +1,4 @@
-"""Packing experiments: published policies beside MixFit, replayed on the published traces.
+"""Packing experiments: published policies and MixFit, replayed on the published traces.
 
 Used by the simulator, the benchmarks and the command line.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kgwe.placement.packing.policy import PolicyFactory
 
-#: by the names the published results use, and ours
+# : by their names in the published results, and ours
 POLICIES: Mapping[str, PolicyFactory] = {
     "Random": baselines.Random,
     "DotProd": baselines.DotProd,

@@ -1,7 +1,7 @@
-"""The published baselines FGD was compared with (USENIX ATC'23): Random, DotProd, GpuClustering, GpuPacking, BestFit.
+"""The published baselines of FGD (USENIX ATC'23): Random, DotProd, GpuClustering, GpuPacking, BestFit.
 
-Scores are integers as in the original experiment, because their ties are part of its results: among equal scores the
-first node wins, and a run's order of nodes is random but fixed.
+Scores are integers as in the original experiment, because ties affect its results: among equal scores the first node
+wins, and the order of nodes is random but fixed per run.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from kgwe.placement.packing.fleet import Demand, Fleet, FloatArray, IntArray
     from kgwe.placement.packing.policy import Mix
 
-# The widest node of the original experiment, by which its scores are scaled.
+# The largest node of the original experiment, by which its scores are scaled.
 _MAX_CPU = 128_000
 _MAX_GPU = 8 * GPU_MILLI
 
 
 class _TightestCard:
-    """Whole cards by lowest index; shares on the tightest card that holds them."""
+    """Chooses whole GPUs by lowest index, and shares on the tightest GPU."""
 
     def __init__(self, fleet: Fleet, mix: Mix, rng: np.random.Generator) -> None:
         del mix
@@ -35,11 +35,11 @@ class _TightestCard:
         return self._fleet.find_whole_gpus(node, demand.num_gpu)
 
     def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
-        """Nothing to remember."""
+        """Keep no state."""
 
 
 class Random(_TightestCard):
-    """Any node that fits, any card that fits."""
+    """Chooses any node and GPU that fit."""
 
     def scores(self, demand: Demand, nodes: IntArray) -> FloatArray:
         del demand
@@ -52,7 +52,7 @@ class Random(_TightestCard):
 
 
 class DotProd(_TightestCard):
-    """Aligns what is asked with what is free: the larger the product of both, the worse."""
+    """Aligns the request with the free capacity: a larger product of both is worse."""
 
     def scores(self, demand: Demand, nodes: IntArray) -> IntArray:
         fleet = self._fleet
@@ -62,7 +62,7 @@ class DotProd(_TightestCard):
 
 
 class BestFit(_TightestCard):
-    """The node with the least left over. (The original then rescales to 0..100, which keeps the order.)"""
+    """Chooses the node with the least left over. (The original then rescales to 0..100, which keeps the order.)"""
 
     def scores(self, demand: Demand, nodes: IntArray) -> IntArray:
         fleet = self._fleet
@@ -72,7 +72,7 @@ class BestFit(_TightestCard):
 
 
 class GpuPacking(_TightestCard):
-    """Used cards first, then used nodes, then fresh nodes."""
+    """Prefers used GPUs, then used nodes, then empty nodes."""
 
     def scores(self, demand: Demand, nodes: IntArray) -> IntArray:
         fleet = self._fleet
@@ -90,11 +90,11 @@ class GpuPacking(_TightestCard):
 
 
 class GpuClustering(_TightestCard):
-    """Equals together: a node that holds only pods of the same class, then one that holds some, then an empty one."""
+    """Groups equal pods: prefers a node with only pods of the same class, then one with some, then an empty one."""
 
     def __init__(self, fleet: Fleet, mix: Mix, rng: np.random.Generator) -> None:
         super().__init__(fleet, mix, rng)
-        # For each node the set of classes on it, as bits: bit 0 shares, bit n pods with n cards.
+        # For each node the classes on it, as bits: bit 0 for shares, bit n for pods with n GPUs.
         self._classes: IntArray = np.zeros(len(fleet), dtype=np.int64)
 
     def scores(self, demand: Demand, nodes: IntArray) -> IntArray:

@@ -1,8 +1,8 @@
-"""FGD: fragmentation gradient descent (USENIX ATC'23), the published state of the art this project is measured against.
+"""FGD: fragmentation gradient descent (USENIX ATC'23), the published state of the art.
 
-A pod goes where the expected fragment F grows least (or shrinks most). The score is an integer, as published:
-int(100 * sigmoid((F before - F after) / 1000)), and a share takes the card with the best score. Scores are cached per
-demand and brought up to date for the nodes that changed since.
+A pod goes where the expected fragment F grows least (or shrinks most). The score is an integer, as published: int(100
+* sigmoid((F before - F after) / 1000)), and a share takes the GPU with the best score. Scores are cached per demand
+and updated for changed nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Fgd:
         self._fleet = fleet
         self._fragmentation = Fragmentation(fleet, mix)
         self._fragment = self._fragmentation.of_nodes(np.arange(len(fleet)))
-        # How often each node has changed; for each demand the score of every node and the version it was made for.
+        # The number of changes of each node; for each demand the score of each node and its version.
         self._version: IntArray = np.zeros(len(fleet), dtype=np.int64)
         self._scores: dict[Demand, tuple[IntArray, IntArray]] = {}
 
@@ -64,7 +64,7 @@ class Fgd:
         return self._integer(demand, nodes, after)
 
     def _openings(self, demand: Demand, nodes: IntArray) -> tuple[IntArray, IntArray]:
-        """Pairs of node and card where the share fits."""
+        """Return pairs of node and GPU where the share fits."""
         cards, columns = np.nonzero(self._fleet.gpus[:, nodes] >= demand.gpu_milli)
         return nodes[columns], cards
 

@@ -1,8 +1,8 @@
-"""Replay of arrivals through a packing policy, one pod at a time.
+"""Replays arrivals through a packing policy, one pod at a time.
 
-Each pod is placed where the policy says or, when it fits nowhere, dropped: no queue, no retry, no migration. Its
-request counts as arrived either way. After every pod the used, arrived and fragmented amounts are recorded; a curve
-has one point per percent of arrived load, the mean over the pods whose arrival rounds to it.
+A pod that fits on no node is dropped: no queue, no retry, no migration. Its request counts as arrived either way.
+After each pod the used, arrived and fragmented amounts are recorded. A curve has one point per percent of arrived
+load, the mean over the pods that round to it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from kgwe.placement.packing.policy import Mix, PolicyFactory
     from kgwe.sim.traces.openb import Experiment
 
-# Policies draw from a stream of their own, so that two of them see the same arrivals.
+# Policies have their own random stream, so that all get the same arrivals.
 _POLICY_STREAM = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Amounts in milli after every pod, and the fleet at the end."""
+    """The amounts in milli after each pod, and the final fleet."""
 
     fleet: Fleet
     arrived: IntArray
@@ -38,7 +38,7 @@ class Recording:
     failed: int
 
     def curve(self, amounts: IntArray | FloatArray) -> dict[int, float]:
-        """Percent of capacity by rounded percent of arrived load."""
+        """Return percent of capacity by rounded percent of arrived load."""
         capacity = self.fleet.capacity
         percent = np.rint(self.arrived * 100 / capacity).astype(np.int64)
         sums = np.bincount(percent, weights=amounts * (100 / capacity))
@@ -46,7 +46,7 @@ class Recording:
         return {k: float(sums[k] / events[k]) for k in range(len(events)) if events[k]}
 
     def allocation_at(self, percent: int) -> float:
-        """Used share of capacity when that much had arrived; at the end, when less did."""
+        """Return the used share of capacity when that load had arrived, or at the end if less arrived."""
         return _at(self.curve(self.used), percent)
 
     def fragment_at(self, percent: int) -> float:
@@ -81,5 +81,5 @@ def replay(experiment: Experiment, mix: Mix, make_policy: PolicyFactory, *, seed
 
 
 def _at(curve: Mapping[int, float], percent: int) -> float:
-    # A pod with many cards can jump over a point, and a short list can end before it.
+    # A pod with many GPUs can skip a point, and a short list can end before it.
     return curve[max((k for k in curve if k <= percent), default=min(curve))]

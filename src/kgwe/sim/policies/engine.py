@@ -1,8 +1,8 @@
-"""Policies of the placement code, as the simulator asks them.
+"""Policies of the placement code, adapted to the simulator.
 
-- `Kgwe`: the engine's choice for one pod, the gang planner's for several: what the scheduler itself would do.
-- `PodByPod`: a packing policy (`kgwe.placement.packing`) on a fleet where work also leaves. It keeps a mirror of the
-  snapshot and tells the policy of every node that changed; pods of a gang are placed one after the other.
+`Kgwe` uses the engine for one pod and the gang planner for several, like the scheduler. `PodByPod` runs a packing
+policy (`kgwe.placement.packing`) on a fleet from which jobs also leave. It keeps a mirror of the snapshot, reports
+changed nodes to the policy, and places the pods of a gang one after the other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Grants = tuple[Grant, ...]
 
-#: stands for any pod with a GPU when a policy learns that a node changed
+# : stands for any GPU pod when a policy is told about a changed node
 _SOME = Demand(0, GPU_MILLI, 1)
 
 
@@ -52,19 +52,19 @@ class Kgwe:
 
 
 def kgwe(world: World, workload: Workload, rng: np.random.Generator) -> Kgwe:
-    """The score of the engine."""
+    """Return the policy with the engine's score."""
     del workload, rng
     return Kgwe(world)
 
 
 def kgwe_pack(world: World, workload: Workload, rng: np.random.Generator) -> Kgwe:
-    """The engine's strategy `pack` for single pods."""
+    """Return the engine's strategy `pack` for single pods."""
     del workload, rng
     return Kgwe(world, Strategy.PACK)
 
 
 def kgwe_mixfit(world: World, workload: Workload, rng: np.random.Generator) -> Kgwe:
-    """The engine's strategy `mixfit` for single pods; it learns the mix from what arrives, as the scheduler does."""
+    """Return the engine's strategy `mixfit` for single pods; it learns the mix from arrivals, like the scheduler."""
     del workload, rng
     return Kgwe(world, Strategy.MIXFIT)
 
@@ -99,8 +99,8 @@ class PodByPod:
         if not len(nodes):
             return None
         if request.gpus.slices:
-            return fitter.find_grant(request, int(nodes[0]))  # the packing policies know no slices
-        policy, demand = self._caught_up(), self._mirror.demand_of(request)
+            return fitter.find_grant(request, int(nodes[0]))  # the packing policies do not support slices
+        policy, demand = self._sync_policy(), self._mirror.demand_of(request)
         node = int(nodes[np.argmax(policy.scores(demand, nodes))])
         if not request.gpus.milli:
             return fitter.find_grant(request, node)
@@ -108,8 +108,8 @@ class PodByPod:
         gpus = request.gpus
         return Grant(node, request.cpu_milli, request.memory_bytes, share=(card, gpus.milli, gpus.share_mib))
 
-    def _caught_up(self) -> PackingPolicy:
-        """The policy with all changes applied. It is built when first asked, from the fleet as it is then."""
+    def _sync_policy(self) -> PackingPolicy:
+        """Return the policy with all changes applied. It is built at its first use, from the current fleet."""
         changed = self._mirror.sync()
         if self._known is None:
             self._known = self._make()

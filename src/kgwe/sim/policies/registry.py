@@ -1,10 +1,10 @@
-"""Policies by name: where the pods of a job go.
+"""Placement policies by name.
 
-A policy is asked for one job at a time and answers with one grant per pod, or None when the job does not fit as a
-whole; it books nothing. It must refuse only what does not fit: a refused job is tried again when room appears.
+A policy gets one job at a time and returns one grant per pod, or None if the job does not fit as a whole; it books
+nothing. It must refuse only jobs that do not fit: a refused job is tried again when capacity becomes free.
 
-The simple ones here order the nodes and fill them in that order, the way a scheduler does that looks at one pod at a
-time. `REGISTRY` names them all, with those of the placement engine.
+The simple policies here order the nodes and fill them in that order, like a scheduler that places pods one by one.
+`REGISTRY` contains all of them, with those of the placement engine.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 class Policy(Protocol):
     def place(self, job: Job) -> Grants | None:
-        """One grant per pod, or None when the job does not fit."""
+        """Return one grant per pod, or None if the job does not fit."""
 
 
 class PolicyFactory(Protocol):
     def __call__(self, world: World, workload: Workload, rng: np.random.Generator) -> Policy:
-        """A policy for one run. Of the workload it may use the mix of its pods, never what comes when."""
+        """Return a policy for one run. It may use the mix of the workload's pods, but not the order of arrivals."""
 
 
 class _Ordered(abc.ABC):
-    """Fills nodes in an order; subclasses say which."""
+    """Fills nodes in an order that subclasses define."""
 
     def __init__(self, world: World, workload: Workload, rng: np.random.Generator) -> None:
         del workload
@@ -63,7 +63,7 @@ class _Ordered(abc.ABC):
 
     @abc.abstractmethod
     def order(self, nodes: Nodes) -> Nodes:
-        """Indices into `nodes`, the one to fill first first."""
+        """Return indices into `nodes`, in the order of filling."""
 
     def share_out(self, job: Job, nodes: Nodes, room: NDArray[np.int32]) -> list[tuple[int, int]]:
         """Fill one node after the other."""
@@ -84,34 +84,34 @@ def _fill(pods: int, nodes: Nodes, room: NDArray[np.int32]) -> list[tuple[int, i
 
 
 class FirstFit(_Ordered):
-    """The first nodes of the list that have room."""
+    """Takes the first nodes of the list with room."""
 
     def order(self, nodes: Nodes) -> Nodes:
         return np.arange(len(nodes))
 
 
 class BestFit(_Ordered):
-    """The nodes with the least GPU free, pod by pod (kube-scheduler's MostAllocated)."""
+    """Takes the nodes with the least free GPUs, pod by pod (kube-scheduler's MostAllocated)."""
 
     def order(self, nodes: Nodes) -> Nodes:
         return np.argsort(self._free(nodes), kind="stable")
 
 
 class Random(_Ordered):
-    """Any nodes that have room."""
+    """Takes random nodes with room."""
 
     def order(self, nodes: Nodes) -> Nodes:
         return self._rng.permutation(len(nodes))
 
 
 class Spread(_Ordered):
-    """The emptiest nodes, a pod on each in turn (kube-scheduler's LeastAllocated, its default)."""
+    """Takes the emptiest nodes, one pod each in turn (kube-scheduler's default, LeastAllocated)."""
 
     def order(self, nodes: Nodes) -> Nodes:
         return np.argsort(-self._free(nodes), kind="stable")
 
     def share_out(self, job: Job, nodes: Nodes, room: NDArray[np.int32]) -> list[tuple[int, int]]:
-        # Rounds over the nodes that still have room: the k-th round gives to those with room for more than k.
+        # Rounds over the nodes with room: round k serves those with room for more than k.
         left, counts, level = job.pods, np.zeros(len(nodes), dtype=np.int64), 0
         while left:
             takes = np.flatnonzero(room[nodes] > level)[:left]
@@ -122,19 +122,21 @@ class Spread(_Ordered):
 
 
 class Consolidate(_Ordered):
-    """The tightest leaf that holds the job, in it the fewest nodes; across leaves, the leaves with most room first."""
+    """Takes the tightest leaf that holds the job, and in it the fewest nodes; across leaves, those with most room
+    first.
+    """
 
     def order(self, nodes: Nodes) -> Nodes:
         return np.argsort(self._free(nodes), kind="stable")
 
     def share_out(self, job: Job, nodes: Nodes, room: NDArray[np.int32]) -> list[tuple[int, int]]:
-        # A node that holds the whole job: the fullest such one, as `order` has it.
+        # The fullest node that holds the whole job, in the order of `order`.
         alone = np.flatnonzero(room[nodes] >= job.pods)
         if len(alone):
             return [(int(nodes[alone[0]]), job.pods)]
         leaves = self._world.leaf[nodes]
         room_of = np.bincount(leaves - NO_LEAF, weights=room[nodes])
-        room_of[0] = 0  # leaves that are not known are no leaf at all
+        room_of[0] = 0  # unknown leaves do not count as one leaf
         holding = np.flatnonzero(room_of[1:] >= job.pods)
         if len(holding):
             nodes = nodes[leaves == holding[np.argmin(room_of[1:][holding])]]
@@ -158,13 +160,13 @@ class Named:
 
 
 REGISTRY: Final[Mapping[str, Named]] = {
-    "first-fit": Named(FirstFit, "the first nodes that have room"),
-    "best-fit": Named(BestFit, "the fullest nodes that have room, pod by pod"),
-    "spread": Named(Spread, "the emptiest nodes, one pod on each in turn"),
-    "random": Named(Random, "any nodes that have room"),
+    "first-fit": Named(FirstFit, "the first nodes with room"),
+    "best-fit": Named(BestFit, "the fullest nodes with room, pod by pod"),
+    "spread": Named(Spread, "the emptiest nodes, one pod each in turn"),
+    "random": Named(Random, "random nodes with room"),
     "kgwe": Named(engine.kgwe, "KGWE's engine for single pods, its gang planner for several"),
-    "kgwe-pack": Named(engine.kgwe_pack, "the same, single pods to the fullest node"),
-    "kgwe-mixfit": Named(engine.kgwe_mixfit, "the same, single pods by the strategy mixfit"),
+    "kgwe-pack": Named(engine.kgwe_pack, "like kgwe, but single pods go to the fullest node"),
+    "kgwe-mixfit": Named(engine.kgwe_mixfit, "like kgwe, but single pods use the strategy mixfit"),
     "fgd": Named(_packing(Fgd), "FGD (ATC'23): least growth of fragmentation, pod by pod"),
     "mixfit": Named(_packing(MixFit), "KGWE's packing policy for shares, pod by pod"),
     "consolidate": Named(Consolidate, "the fewest nodes of the tightest leaf"),
@@ -174,4 +176,4 @@ REGISTRY: Final[Mapping[str, Named]] = {
 def find_policy(name: str) -> PolicyFactory:
     if name in REGISTRY:
         return REGISTRY[name].make
-    raise errors.Permanent(f"no policy {name!r}; the policies are {', '.join(REGISTRY)}")
+    raise errors.Permanent(f"unknown policy {name!r}; known policies: {', '.join(REGISTRY)}")

@@ -1,7 +1,7 @@
-"""Curves as inline SVG: no script, no outside file, colours from the page so that light and dark both suit.
+"""Charts as inline SVG: no script, no external file, colors from the page for light and dark mode.
 
-Series are drawn in the order given and coloured by their place in it (CSS classes `s0`, `s1` …); hovering over a line
-names it. Coordinates have one decimal, which at this size is finer than a pixel.
+Series are drawn in the given order and colored by it (CSS classes `s0`, `s1` …); hovering over a line shows its name.
+Coordinates have one decimal, which is finer than a pixel here.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: colours a page has to define, as .s0, .s1 …
+# : colors that a page has to define, as .s0, .s1 …
 COLOURS: Final = 8
 
-# About as wide as it is shown, so that letters come out at their size; half of the widest mark fits right of the axis.
+# About the displayed width, so that letters keep their size; half of the widest mark fits right of the axis.
 _WIDTH: Final = 500
 _HEIGHT: Final = 240
 _LEFT: Final = 52
@@ -27,7 +27,7 @@ _RIGHT: Final = 22
 _TOP: Final = 14
 _BOTTOM: Final = 40
 
-#: marks of a logarithmic axis of time: seconds and what to write
+# : marks of a logarithmic time axis: seconds and label
 TIMES: Final = (
     (1, "1 s"),
     (10, "10 s"),
@@ -46,18 +46,18 @@ class Series:
     label: str
     xs: Sequence[float]
     ys: Sequence[float]
-    #: CSS class instead of the colour of its place
+    # : CSS class instead of the default color
     look: str = ""
 
 
 def colour(number: int) -> str:
-    """CSS class of the series in this place."""
+    """Return the CSS class of a series by its number."""
     return f"s{number % COLOURS}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Values to places along one side."""
+    """Maps values to positions along one side."""
 
     low: float
     high: float
@@ -75,7 +75,7 @@ class _Axis:
 
 
 def lines(series: Sequence[Series], *, x_label: str, y_label: str, top: float | None = None) -> str:
-    """Curves over a linear axis."""
+    """Return a chart with a linear axis."""
     x_high = max((each.xs[-1] for each in series if each.xs), default=1.0)
     y_high = top or max((max(each.ys) for each in series if each.ys), default=0.0) or 1.0
     x, y = _linear(x_high, _LEFT, _WIDTH - _RIGHT), _linear(y_high, _HEIGHT - _BOTTOM, _TOP)
@@ -83,15 +83,15 @@ def lines(series: Sequence[Series], *, x_label: str, y_label: str, top: float | 
 
 
 def distribution(series: Sequence[Series], *, x_label: str, y_label: str) -> str:
-    """Curves over a logarithmic axis of time, 0 to 100 percent, from one end of it to the other."""
+    """Return a chart with a logarithmic time axis and 0 to 100 percent."""
     longest = max((each.xs[-1] for each in series if each.xs), default=1.0)
     x = _times(longest)
     y = _linear(100.0, _HEIGHT - _BOTTOM, _TOP)
-    return _frame(x, y, x_label, y_label, _paths([_from_end_to_end(each, x) for each in series], x, y))
+    return _frame(x, y, x_label, y_label, _paths([_extend_to_ends(each, x) for each in series], x, y))
 
 
-def _from_end_to_end(series: Series, x: _Axis) -> Series:
-    """What is at most the first mark is there from the start; whatever is reached stays."""
+def _extend_to_ends(series: Series, x: _Axis) -> Series:
+    """Extend a curve to both ends of the axis."""
     if not series.xs:
         return series
     first = max(bisect.bisect_right(series.xs, x.low) - 1, 0)
@@ -100,7 +100,7 @@ def _from_end_to_end(series: Series, x: _Axis) -> Series:
 
 
 def stacked(series: Sequence[Series], *, x_label: str, y_label: str, top: float) -> str:
-    """Layers on top of each other."""
+    """Return a chart of stacked layers."""
     xs = series[0].xs
     x = _linear(xs[-1] if xs else 1.0, _LEFT, _WIDTH - _RIGHT)
     y = _linear(top, _HEIGHT - _BOTTOM, _TOP)
@@ -142,7 +142,7 @@ def _linear(high: float, start: float, end: float) -> _Axis:
 
 
 def _step(high: float, most: int = 6) -> float:
-    """1, 2 or 5 times a power of ten, such that there are at most so many steps."""
+    """Return 1, 2 or 5 times a power of ten, for at most the given number of steps."""
     if high <= 0:
         return 1.0
     power: float = 10.0 ** math.floor(math.log10(high / most))

@@ -1,4 +1,4 @@
-"""One workload on one fleet under several policies, each from an empty fleet and with the same faults."""
+"""Runs one workload on one fleet with several policies, each from an empty fleet and with the same faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_policy(
     *,
     oversubscription: Sequence[float] = (),
 ) -> Result:
-    """What becomes of the workload under the policy of this name."""
+    """Run the workload with the named policy."""
     world = World.of(nodes, oversubscription)
     simulation = Simulation(world, workload, registry.find_policy(policy), options, watchers)
     return metrics.summarise(policy, simulation.run())
@@ -42,9 +42,9 @@ def compare_policies(
     *,
     oversubscription: Sequence[float] = (),
 ) -> list[Result]:
-    """The same for each policy in turn; `watch(policy)` gives its watchers."""
+    """Run each policy in turn; `watch(policy)` returns its watchers."""
     for name in names:
-        registry.find_policy(name)  # report a misspelt name before the others have run
+        registry.find_policy(name)  # report a misspelled name before the others run
     return [
         run_policy(nodes, workload, name, options, watch(name), oversubscription=oversubscription) for name in names
     ]

@@ -1,4 +1,4 @@
-"""Fill a fleet with a policy of the simulator, by the protocol of the packing experiment."""
+"""Fills a fleet with a policy of the simulator, by the protocol of the packing experiment."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """One policy: GPU capacity in use when 100 % and 130 % had arrived, in percent."""
+    """The result of one policy: GPU capacity in use when 100 % and 130 % had arrived, in percent."""
 
     policy: str
     alloc_100: float
     alloc_130: float
-    #: pods that fitted nowhere
+    # : pods that fit on no node
     refused: float
     #: CPU time of one decision
     decision_ms: float
 
 
 def fill(experiment: Experiment, make: PolicyFactory, *, seed: int) -> Filled:
-    """Place every arrival where the policy says; a pod that fits nowhere is dropped, and nothing leaves."""
+    """Place each arrival with the policy; a pod that fits on no node is dropped, and no pod leaves."""
     nodes = [dataclasses.replace(node, pods=PODS_PER_NODE) for node in openb_nodes(experiment.nodes)]
     world = World.of(nodes)
     requests = {pod: request_of(pod) for pod in experiment.arrivals}
@@ -66,7 +66,7 @@ def fill(experiment: Experiment, make: PolicyFactory, *, seed: int) -> Filled:
 
 
 def mean(policy: str, runs: Sequence[Filled]) -> Filled:
-    """The mean over seeds, under the policy's name."""
+    """Return the mean over seeds, with the policy's name."""
     names = [each.name for each in dataclasses.fields(Filled) if each.name != "policy"]
     return Filled(policy, **{name: statistics.fmean(getattr(run, name) for run in runs) for name in names})
 

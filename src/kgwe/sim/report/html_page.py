@@ -1,4 +1,4 @@
-"""The report as one HTML file: no script, no font, no picture from elsewhere; light or dark as the reader has it."""
+"""The report as one HTML file: no script, font or external image; light or dark mode as the reader prefers."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ td small{display:block;margin:0}svg .t{font-size:15px}}
 
 _BEST: Final = '<td class="best">'
 _FOOTER: Final = (
-    "Made by kgwe simulate: same inputs and seed, same page. "
-    "Curves over time end after 1.5 times the time in which jobs arrive."
+    "Created by kgwe simulate; equal inputs and seeds give equal pages. "
+    "Curves over time end after 1.5 times the arrival period."
 )
 _HOURS_OF_DAYS: Final = 72
 # A curve has at least two points.
 _FEWEST_POINTS: Final = 2
-_TOO_SHORT: Final = "the run was too short for a curve over time, which needs two samples"
-#: shown large above everything when there is one policy
+_TOO_SHORT: Final = "the run is too short for a curve over time, which needs two samples"
+# : shown large at the top if there is one policy
 _KEY: Final = (
     "GPU allocation",
     "fragmentation",
@@ -81,7 +81,7 @@ _KEY: Final = (
 
 
 def render(found: Report) -> str:
-    """The whole page."""
+    """Return the whole page."""
     results = found.results
     many = len(results) > 1
     title = "Policies compared" if many else f"Simulation of {results[0].policy}"
@@ -192,7 +192,7 @@ def _use(result: Result, clock: _Clock) -> str:
     ]
     layers = [("allocated", curves.allocated, "s0"), ("fragmented", curves.fragmented, "s1")]
     if any(curves.out):
-        layers.append(("out of order", curves.out, "s3"))
+        layers.append(("down", curves.out, "s3"))
     layers.append(("idle and usable", idle, "rest"))
     series = [Series(label, *clock.cut(result, ys), look) for label, ys, look in layers]
     drawn = (
@@ -208,13 +208,13 @@ def _use_of_many(results: list[Result], clock: _Clock) -> list[str]:
     lost = clock.lines([(r, r.curves.fragmented) for r in results], "% of GPU")
     return [
         _card("GPU allocation", "held by jobs", used),
-        _card("Fragmentation", "idle, but of no use to a pod of the mix", lost),
+        _card("Fragmentation", "idle, but unusable for a pod of the mix", lost),
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """The axis of time: hours or days, cut where little more happens than the last long jobs running out."""
+    """The time axis: hours or days, ending when only the last long jobs run."""
 
     unit: str
     hours: float

@@ -1,8 +1,8 @@
-"""What a run says in numbers: one flat summary per policy, and the curves behind it.
+"""The results of a run in numbers: one flat summary per policy, and its curves.
 
-Percentiles are over jobs that got that far (waits: started; completion times: finished). The allocation that is
-compared is the one between the first and the last arrival: after that a fleet runs dry whatever the policy.
-Fragmentation is sampled over the same time; a figure made of fewer than ten samples is left out.
+Percentiles are over jobs that reached the state (waits: started; completion times: finished). Allocation is compared
+between the first and the last arrival: afterwards the fleet drains with any policy. Fragmentation is sampled over the
+same time; a value from fewer than ten samples is left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MICRO = 1_000_000
 _HOUR_S = 3600.0
 _CDF_POINTS = 100
 _FEWEST_SAMPLES = 10
-# Instead of nothing, where nothing took any time.
+# Replaces a duration of zero in divisions.
 _TINY_S = 1e-9
 
 
@@ -43,50 +43,50 @@ class Jobs(msgspec.Struct, frozen=True):
     finished: int
     running: int
     waiting: int
-    #: do not fit the fleet even when it is empty
+    # : do not fit even on the empty fleet
     impossible: int
 
 
 class Gangs(msgspec.Struct, frozen=True):
-    """Jobs of more than one pod that started."""
+    """Started jobs with more than one pod."""
 
     jobs: int
-    #: mean of nodes used over the fewest possible; 1 is ideal
+    # : mean of nodes used over the minimum; 1 is ideal
     node_spread: float
-    #: likewise for leaves of the network; None: not known
+    # : the same for leaves of the network; None if unknown
     leaf_spread: float | None
-    #: part of those that could be in one leaf that are
+    # : fraction of the gangs that fit in one leaf and are in one
     one_leaf_share: float | None
-    #: mean, over all jobs with a known sensitivity, of step time over the best placement's
+    # : mean, over all jobs with a known sensitivity, of step time over that of the best placement
     slowdown: float
 
 
 class Failures(msgspec.Struct, frozen=True):
     interruptions: int
-    #: jobs that were interrupted and finished all the same
+    # : interrupted jobs that finished
     survived: int
-    #: jobs that were interrupted
+    # : interrupted jobs
     hit: int
-    #: work done again
+    # : repeated work
     lost_gpu_hours: float
-    #: part of capacity that was out of order, over the run
+    # : fraction of capacity that was down, over the run
     out: float
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Dollars while jobs arrive, of the nodes whose price is known. paid = used + unused."""
+    """Dollars while jobs arrive, of nodes with a known price. paid = used + unused."""
 
     priced_nodes: int
     nodes: int
     paid_usd: float
     used_usd: float
     unused_usd: float
-    #: paid, per card-hour of work, less what was done again or slowed down; None: not all prices are known
+    # : paid dollars per GPU-hour of useful work; None if some prices are unknown
     usd_per_useful_gpu_hour: float | None
 
 
 class Curves(msgspec.Struct, frozen=True):
-    """One value per point of time, in hours since the first arrival; parts of capacity in percent."""
+    """One value per point of time, in hours since the first arrival; fractions of capacity in percent."""
 
     hours: list[float]
     allocated: list[float]
@@ -95,7 +95,7 @@ class Curves(msgspec.Struct, frozen=True):
     demand: list[float]
     waiting: list[int]
     running: list[int]
-    #: waits in seconds at 0, 1 … 100 percent of the jobs
+    # : waits in seconds at 0, 1 … 100 percent of the jobs
     wait_cdf_s: list[float]
     completion_cdf_s: list[float]
 
@@ -103,14 +103,14 @@ class Curves(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     policy: str
     jobs: Jobs
-    #: from the first arrival to the end, and to the last arrival (where all come at once, to the end)
+    # : from the first arrival to the end, and to the last arrival (to the end, if all arrive at once)
     hours: float
     busy_hours: float
-    #: part of capacity in use while jobs arrive, and over the whole run
+    # : fraction of capacity in use while jobs arrive, and over the whole run
     allocation: float
     allocation_whole_run: float
-    #: part of capacity idle and of no use to a pod of the mix, mean over the time in which jobs arrive; None: too few
-    #: samples
+    # : fraction of capacity that is idle and unusable for a pod of the mix, mean over the arrival period; None with
+    # too few samples
     fragmentation: float | None
     wait_s: Percentiles
     completion_s: Percentiles
@@ -128,7 +128,7 @@ def summarise(policy: str, simulation: Simulation) -> Result:
     busy, whole = recorder.busy, recorder.whole_run
     return Result(
         policy=policy,
-        jobs=_jobs(records),
+        jobs=_count_jobs(records),
         hours=whole.seconds / _HOUR_S,
         busy_hours=busy.seconds / _HOUR_S,
         allocation=busy.allocated / total / max(busy.seconds, _TINY_S),
@@ -136,15 +136,15 @@ def summarise(policy: str, simulation: Simulation) -> Result:
         fragmentation=_fragmentation(recorder.samples, recorder.busy_until_s),
         wait_s=_percentiles(waits),
         completion_s=_percentiles(completions),
-        gangs=_gangs(records),
-        failures=_failures(records, whole.out / total / max(whole.seconds, _TINY_S)),
-        cost=_cost(simulation),
-        curves=_curves(simulation, waits, completions),
+        gangs=_summarize_gangs(records),
+        failures=_summarize_failures(records, whole.out / total / max(whole.seconds, _TINY_S)),
+        cost=_summarize_cost(simulation),
+        curves=_compute_curves(simulation, waits, completions),
     )
 
 
 def _fragmentation(samples: list[Sample], until_s: float) -> float | None:
-    """The mean up to `until_s`, each sample weighted by the time until the next."""
+    """Return the mean up to `until_s`, each sample weighted by the time until the next."""
     seconds = [min(after.at_s, until_s) - sample.at_s for sample, after in pairwise(samples)]
     counted = [(sample, weight) for sample, weight in zip(samples, seconds, strict=False) if weight > 0]
     if len(counted) < _FEWEST_SAMPLES:
@@ -159,7 +159,7 @@ def _percentiles(values: list[float]) -> Percentiles:
     return Percentiles(float(np.mean(values)), float(p50), float(p90), float(p99), max(values))
 
 
-def _jobs(records: list[JobRecord]) -> Jobs:
+def _count_jobs(records: list[JobRecord]) -> Jobs:
     fates = [record.fate for record in records]
     finished, running, waiting, impossible = (
         fates.count(fate) for fate in (Fate.FINISHED, Fate.RUNNING, Fate.WAITING, Fate.IMPOSSIBLE)
@@ -167,7 +167,7 @@ def _jobs(records: list[JobRecord]) -> Jobs:
     return Jobs(len(records), finished, running, waiting, impossible)
 
 
-def _gangs(records: list[JobRecord]) -> Gangs:
+def _summarize_gangs(records: list[JobRecord]) -> Gangs:
     gangs = [record for record in records if record.job.pods > 1 and record.starts]
     placed = [record for record in gangs if record.leaves and record.fewest_leaves]
     could = [record for record in placed if record.fewest_leaves == 1]
@@ -186,7 +186,7 @@ def _mean(values: Iterable[float], otherwise: float = 0.0) -> float:
     return float(np.mean(listed)) if listed else otherwise
 
 
-def _failures(records: list[JobRecord], out: float) -> Failures:
+def _summarize_failures(records: list[JobRecord], out: float) -> Failures:
     hit = [record for record in records if record.interruptions]
     return Failures(
         interruptions=sum(record.interruptions for record in hit),
@@ -197,17 +197,17 @@ def _failures(records: list[JobRecord], out: float) -> Failures:
     )
 
 
-def _cost(simulation: Simulation) -> Cost:
+def _summarize_cost(simulation: Simulation) -> Cost:
     busy, prices = simulation.recorder.busy, simulation.world.price_micro
     paid, used = busy.paid_micro / _MICRO, busy.used_micro / _MICRO
     useful = busy.useful / GPU_MILLI / _HOUR_S
     priced = int((prices > 0).sum())
-    # With some prices missing, dollars per hour of all work would flatter.
+    # With some prices missing, dollars per hour of all work would be too low.
     is_known = useful > 0 and priced == len(prices)
     return Cost(priced, len(prices), paid, used, paid - used, paid / useful if is_known else None)
 
 
-def _curves(simulation: Simulation, waits: list[float], completions: list[float]) -> Curves:
+def _compute_curves(simulation: Simulation, waits: list[float], completions: list[float]) -> Curves:
     recorder = simulation.recorder
     samples = recorder.samples
     return Curves(
@@ -218,12 +218,12 @@ def _curves(simulation: Simulation, waits: list[float], completions: list[float]
         demand=[round(100 * sample.demand, 3) for sample in samples],
         waiting=[sample.waiting for sample in samples],
         running=[sample.running for sample in samples],
-        wait_cdf_s=_cdf(waits),
-        completion_cdf_s=_cdf(completions),
+        wait_cdf_s=_compute_cdf(waits),
+        completion_cdf_s=_compute_cdf(completions),
     )
 
 
-def _cdf(values: list[float]) -> list[float]:
+def _compute_cdf(values: list[float]) -> list[float]:
     if not values:
         return []
     return [round(float(each), 3) for each in np.percentile(values, np.linspace(0, 100, _CDF_POINTS + 1))]

@@ -1,7 +1,7 @@
-"""A run, or several side by side, as JSON, as a table for the terminal, and as one page to keep and send.
+"""The report of one or more runs, as JSON, as a table for the terminal, and as an HTML page.
 
-All three show the same figures, defined once in `FIGURES`: what it is called, where it is found, how it is written, and
-which way is better. A figure that is not known is a dash, never a zero.
+All three show the same figures, defined once in `FIGURES`: label, source, format, and which direction is better. An
+unknown figure is a dash, never a zero.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _MANY: Final = 100
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Everything that was asked for and found."""
+    """The parameters and results of a comparison."""
 
-    #: fleet, workload, seed and options, as shown in the heading
+    # : fleet, workload, seed and options, as shown in the heading
     params: dict[str, str | int | float]
     results: list[Result]
 
@@ -37,7 +37,7 @@ class Figure:
     label: str
     value: Callable[[Result], float | None]
     write: Callable[[float], str]
-    #: 1: more is better, -1: less is better, 0: neither
+    # : 1 if more is better, -1 if less is better, 0 if neither
     better: int = 0
     hint: str = ""
 
@@ -47,7 +47,7 @@ def percent(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Two significant parts at most: 42 s, 3.5 min, 2.1 h, 3.4 d."""
+    """Format a duration with at most two significant parts: 42 s, 3.5 min, 2.1 h, 3.4 d."""
     if seconds < _MINUTE_S:
         return f"{seconds:.0f} s"
     if seconds < _HOUR_S:
@@ -72,32 +72,32 @@ def ratio(value: float) -> str:
 FIGURES: Final = (
     Figure("jobs finished", lambda r: r.jobs.finished, count, 1),
     Figure("jobs not finished", lambda r: r.jobs.running + r.jobs.waiting, count, -1),
-    Figure("jobs that never fit", lambda r: r.jobs.impossible, count, -1, "not even on the empty fleet"),
+    Figure("jobs that never fit", lambda r: r.jobs.impossible, count, -1, "even on the empty fleet"),
     Figure("GPU allocation", lambda r: r.allocation, percent, 1, "while jobs arrive"),
-    Figure("fragmentation", lambda r: r.fragmentation, percent, -1, "idle GPU the mix cannot use, of capacity"),
+    Figure("fragmentation", lambda r: r.fragmentation, percent, -1, "idle GPU capacity that the mix cannot use"),
     Figure("wait, median", lambda r: r.wait_s.p50, duration, -1),
     Figure("wait, p90", lambda r: r.wait_s.p90, duration, -1),
     Figure("wait, p99", lambda r: r.wait_s.p99, duration, -1),
     Figure("completion, mean", lambda r: r.completion_s.mean, duration, -1, "from arrival to end"),
     Figure("completion, p99", lambda r: r.completion_s.p99, duration, -1),
-    Figure("slow-down by spread", lambda r: r.gangs.slowdown, ratio, -1, "step time over the best placement's"),
-    Figure("gang spread, nodes", lambda r: r.gangs.node_spread, ratio, -1, "over the fewest possible"),
-    Figure("gang spread, leaves", lambda r: r.gangs.leaf_spread, ratio, -1, "over the fewest possible"),
-    Figure("gangs in one leaf", lambda r: r.gangs.one_leaf_share, percent, 1, "of those that could be"),
+    Figure("slowdown by spread", lambda r: r.gangs.slowdown, ratio, -1, "step time over the best placement's"),
+    Figure("gang spread, nodes", lambda r: r.gangs.node_spread, ratio, -1, "relative to the minimum"),
+    Figure("gang spread, leaves", lambda r: r.gangs.leaf_spread, ratio, -1, "relative to the minimum"),
+    Figure("gangs in one leaf", lambda r: r.gangs.one_leaf_share, percent, 1, "of those that fit in one"),
     Figure("interruptions", lambda r: r.failures.interruptions, count, -1),
-    Figure("GPU hours lost", lambda r: r.failures.lost_gpu_hours, count, -1, "work done again after a failure"),
-    Figure("cost of the fleet", lambda r: _paid(r, r.cost.paid_usd), dollars, -1, "while jobs arrive"),
-    Figure("cost of idle GPU", lambda r: _paid(r, r.cost.unused_usd), dollars, -1),
+    Figure("GPU hours lost", lambda r: r.failures.lost_gpu_hours, count, -1, "work repeated after failures"),
+    Figure("cost of the fleet", lambda r: _format_paid(r, r.cost.paid_usd), dollars, -1, "while jobs arrive"),
+    Figure("cost of idle GPU", lambda r: _format_paid(r, r.cost.unused_usd), dollars, -1),
     Figure("per useful GPU hour", lambda r: r.cost.usd_per_useful_gpu_hour, dollars, -1),
 )
 
 
-def _paid(result: Result, amount: float) -> float | None:
+def _format_paid(result: Result, amount: float) -> float | None:
     return amount if result.cost.priced_nodes else None
 
 
 def best(figure: Figure, results: list[Result]) -> set[int]:
-    """Numbers of the results that are best by a figure; none when all are alike or there is no better."""
+    """Return the numbers of the best results by a figure; none if all are equal or neither direction is better."""
     known = {number: figure.write(value) for number, r in enumerate(results) if (value := figure.value(r)) is not None}
     if not figure.better or len(results) < 2 or len(set(known.values())) < 2:  # noqa: PLR2004 -- one has no rival
         return set()
@@ -120,7 +120,7 @@ def to_json(report: Report) -> str:
 
 
 def to_table(report: Report) -> Table:
-    """For `rich` to print; the best of each row is green."""
+    """Return a table for `rich`; the best of each row is green."""
     from rich.table import Table  # noqa: PLC0415 -- rich costs 50 ms that a script should not pay
 
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -1,9 +1,9 @@
-"""Workloads for those who have no trace: named mixes of jobs, drawn from a seed.
+"""Generated workloads: named mixes of jobs, drawn from a seed.
 
 A mix is a list of templates with weights. Durations are log-normal: most jobs are short, most time is in the long
-ones, as in every published trace (Philly: median 874 s, mean 18,006 s). Arrivals are a Poisson process, by day twice as
-dense as by night where the mix is people's work. Their rate is such that the work asked for is `load` times what the
-fleet can do while jobs arrive; at 1 and above the queue grows for as long as that.
+ones, as in all published traces (Philly: median 874 s, mean 18,006 s). Arrivals are a Poisson process, twice as dense
+by day as by night in mixes of interactive users. The rate is chosen so that the requested GPU time is `load` times
+that of the fleet while jobs arrive; at 1 and above the queue keeps growing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MEMORY_PER_CARD: Final = 48 << 30
 _LONGEST_S: Final = 7 * 24 * 3600.0
 _SHORTEST_S: Final = 10.0
 _DAY_S: Final = 24 * 3600.0
-# No job asks for more than this part of the fleet.
+# No job requests more than this fraction of the fleet.
 _LARGEST_PART: Final = 4
 
 
@@ -35,13 +35,13 @@ class Template:
     weight: float
     gpus: Gpus
     median_s: float
-    #: of the logarithm: 1 is a factor of 2.7
+    # : standard deviation of the logarithm: 1 is a factor of 2.7
     sigma: float = 1.2
-    #: one of these many
+    # : the number is one of these
     pods: tuple[int, ...] = (1,)
     priority: int = 0
     preference: Preference = Preference.NONE
-    #: one of these, for how much a spread placement slows it down
+    # : one of these, which determines the slowdown by a spread placement
     models: tuple[str, ...] = ()
     checkpoint_s: float = CHECKPOINT_S
 
@@ -61,7 +61,7 @@ class Mix:
     summary: str
     templates: tuple[Template, ...]
     users: int = 24
-    #: people's work follows the day
+    # : interactive users follow the time of day
     daily: bool = True
 
 
@@ -71,7 +71,7 @@ _LANGUAGE: Final = ("bert", "deepspeech2")
 
 MIXES: Final[Mapping[str, Mix]] = {
     "research": Mix(
-        "notebooks, experiments on 1 to 8 cards, some multi-node training",
+        "notebooks, experiments on 1 to 8 GPUs, some multi-node training",
         (
             Template(16, Gpus(milli=250), 2 * _HOUR, checkpoint_s=0),
             Template(8, Gpus(milli=500), 2 * _HOUR, checkpoint_s=0),
@@ -84,7 +84,7 @@ MIXES: Final[Mapping[str, Mix]] = {
         ),
     ),
     "inference-heavy": Mix(
-        "many small services and shares of cards, batch inference, a little fine-tuning",
+        "many small services and GPU shares, batch inference, some fine-tuning",
         (
             Template(30, Gpus(milli=200), 8 * _HOUR, 1.0, priority=10, checkpoint_s=0),
             Template(18, Gpus(milli=500), 8 * _HOUR, 1.0, priority=10, checkpoint_s=0),
@@ -105,7 +105,7 @@ MIXES: Final[Mapping[str, Mix]] = {
         users=40,
     ),
     "llm-pretrain": Mix(
-        "gangs of 8-card pods for days, fine-tuning, and short evaluations that go first",
+        "gangs of 8-GPU pods that run for days, fine-tuning, and short evaluations with priority",
         (
             Template(30, Gpus(count=1), 0.2 * _HOUR, 1.0, priority=5, models=("bert",)),
             Template(24, Gpus(count=8), 2 * _HOUR, 1.2, models=("bert",)),
@@ -121,18 +121,18 @@ MIXES: Final[Mapping[str, Mix]] = {
 
 
 def generate(mix_name: str, *, jobs: int, cards: int, seed: int, load: float = 0.9) -> Workload:
-    """`jobs` jobs of a mix for a fleet of `cards` cards."""
+    """Return `jobs` jobs of a mix for a fleet of `cards` GPUs."""
     if mix_name not in MIXES:
-        raise errors.Permanent(f"no mix {mix_name!r}; the mixes are {', '.join(MIXES)}")
+        raise errors.Permanent(f"unknown mix {mix_name!r}; known mixes: {', '.join(MIXES)}")
     if jobs < 1 or cards < 1 or not 0 < load < math.inf:
-        raise errors.Permanent("a workload needs at least one job, one card, and a load above 0")
+        raise errors.Permanent("a workload needs at least one job, one GPU, and a load above 0")
     mix = MIXES[mix_name]
     rng = np.random.default_rng(seed)
     weights = np.array([template.weight for template in mix.templates])
     drawn = rng.choice(len(weights), size=jobs, p=weights / weights.sum())
     bodies = [_body(mix.templates[each], cards, rng) for each in drawn]
     work = sum(pods * (t.gpus.count + t.gpus.milli / 1000) * duration for t, pods, duration, _ in bodies)
-    arrivals = _arrivals(jobs, work / (cards * load), rng, daily=mix.daily)
+    arrivals = _draw_arrivals(jobs, work / (cards * load), rng, daily=mix.daily)
     users = rng.integers(mix.users, size=jobs)
     width = len(str(jobs - 1))
     requests = {template: template.request for template in mix.templates}
@@ -163,12 +163,12 @@ def _body(template: Template, cards: int, rng: np.random.Generator) -> tuple[Tem
     return template, min(pods, most), round(duration, 1), model
 
 
-def _arrivals(jobs: int, span_s: float, rng: np.random.Generator, *, daily: bool) -> np.ndarray:
-    """Ordered times in 0..span_s."""
+def _draw_arrivals(jobs: int, span_s: float, rng: np.random.Generator, *, daily: bool) -> np.ndarray:
+    """Return ordered times in 0..span_s."""
     times = rng.random(jobs) * span_s
     if daily and span_s > _DAY_S:
-        # Density 1 + sin/3: twice as many at the height of the day as in the depth of night. Those of a time are moved
-        # by the inverse of its integral, one Newton step of which is close enough.
+        # Density 1 + sin/3: twice as many arrivals at noon as at midnight. Uniform times are moved by the inverse of
+        # its integral; one Newton step is close enough.
         phase = 2 * np.pi * times / _DAY_S
         times = np.clip(times + _DAY_S / (6 * np.pi) * (np.cos(phase) - 1), 0, span_s)
     ordered: np.ndarray = np.round(np.sort(times), 1)

@@ -1,16 +1,16 @@
-"""Traces as workloads, and the openb nodes as a fleet.
+"""Loads traces as workloads, and the openb nodes as a fleet.
 
-openb (Alibaba cluster-trace-gpu-v2023): pods with times of creation and deletion, in seconds, spread over five months
-on a cluster far larger than they need. Their lengths are kept; their arrivals are pressed together until they would
-use `load` times the fleet's cards, on average while they arrive.
+openb (Alibaba cluster-trace-gpu-v2023): pods with creation and deletion times in seconds, over five months on
+a much larger cluster than they need. Durations are kept; arrivals are compressed until the pods use `load` times the
+fleet's GPUs on average while they arrive.
 
 Philly-like CSV, one job per row (columns in any order, others are ignored):
 
     job         name; a row without one is called by its number
     submit      arrival: seconds, or a time such as 2017-10-09 07:01:33
-    duration_s  how long it runs when nothing slows it down
-    gpus        cards of the whole job
-    pods        (optional) pods they are divided over; by default one per 8 cards
+    duration_s  run time without slowdowns
+    gpus        GPUs of the whole job
+    pods        (optional) number of pods; by default one per 8 GPUs
     user, priority, model, checkpoint_s, cpu_per_gpu, memory_gib_per_gpu   (optional)
 """
 
@@ -40,9 +40,9 @@ _MODEL_LABEL: Final = "nvidia.com/gpu.product"
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 _CARDS_PER_POD: Final = 8
-# Jobs that come long before the others.
+# Jobs that arrive long before the others.
 _EARLY: Final = 0.01
-# Arrivals of a month within seconds: as good as at once.
+# Arrivals of a month within seconds count as simultaneous.
 _TINIEST: Final = 1e-6
 _HALVINGS: Final = 50
 
@@ -51,7 +51,7 @@ _HALVINGS: Final = 50
 
 
 def openb_nodes(specs: Iterable[NodeSpec]) -> list[Node]:
-    """Nodes of an openb list; how their cards are wired is not known."""
+    """Return the nodes of an openb list; the topology of their GPUs is unknown."""
     shapes: dict[tuple[str, int], Shape] = {}
     nodes = []
     for spec in specs:
@@ -63,7 +63,7 @@ def openb_nodes(specs: Iterable[NodeSpec]) -> list[Node]:
 
 
 def read_openb(path: Path, *, cards: int, load: float, any_model: bool = False) -> Workload:
-    """Pods of an openb list on a fleet of `cards` cards; `any_model`: forget which models they name."""
+    """Return the pods of an openb list for a fleet of `cards` GPUs; `any_model` ignores their GPU models."""
     jobs = []
     for row in _rows(path, "an openb pod list"):
         try:
@@ -72,7 +72,7 @@ def read_openb(path: Path, *, cards: int, load: float, any_model: bool = False) 
             jobs.append(Job(row["name"], float(row["creation_time"]), duration_s, _openb_request(row)))
         except (KeyError, ValueError) as exc:
             raise errors.Permanent(
-                f"{path} cannot be replayed: {exc!r}; it needs name, creation_time, deletion_time and the amounts"
+                f"cannot replay {path}: {exc!r}; it needs name, creation_time, deletion_time and the amounts"
             ) from exc
     if any_model:
         jobs = [_of_any_model(job) for job in jobs]
@@ -80,14 +80,14 @@ def read_openb(path: Path, *, cards: int, load: float, any_model: bool = False) 
 
 
 def _openb_request(row: dict[str, str]) -> Request:
-    """As the FGD experiment reads a row: several cards are whole cards, a share is at most one."""
+    """Read a row like the FGD experiment: several GPUs are whole GPUs, a share is at most one."""
     cards = int(row["num_gpu"])
     demand = Demand(int(row["cpu_milli"]), int(row["gpu_milli"]), cards, (row.get("gpu_spec") or "") if cards else "")
     return request_of(Pod(demand, int(row["memory_mib"])))
 
 
 def request_of(pod: Pod) -> Request:
-    """The pod of an openb list as a request."""
+    """Return the pod of an openb list as a request."""
     demand = pod.demand
     models = tuple(demand.gpu_spec.split("|")) if demand.gpu_spec else ()
     limits = Constraints(affinity=((Requirement(_MODEL_LABEL, Operator.IN, models),),)) if models else ANYWHERE
@@ -100,9 +100,9 @@ def _of_any_model(job: Job) -> Job:
 
 
 def scale_arrivals(workload: Workload, *, cards: int, load: float) -> Workload:
-    """The same jobs, with arrivals scaled so that while they arrive they would use `load` times the cards, on average.
+    """Return the jobs with arrivals scaled so that they use `load` times the GPUs on average while they arrive.
 
-    The few that come long before the rest (the first percent) are there from the beginning.
+    The first percent, which arrives long before the rest, arrives at the beginning.
     """
     arrivals = np.array([job.arrival_s for job in workload.jobs])
     arrivals = np.maximum(arrivals - arrivals[int(_EARLY * len(arrivals))], 0.0)
@@ -110,7 +110,7 @@ def scale_arrivals(workload: Workload, *, cards: int, load: float) -> Workload:
     used = np.array([job.milli for job in workload.jobs]) / GPU_MILLI
     if not load > 0 or not arrivals[-1]:
         raise errors.Permanent(
-            "arrivals cannot be scaled: needs a load above 0 and jobs that arrive at different times"
+            "cannot scale arrivals: the load must be above 0, and jobs must arrive at different times"
         )
 
     def mean_cards(scale: float) -> float:
@@ -139,7 +139,7 @@ def scale_arrivals(workload: Workload, *, cards: int, load: float) -> Workload:
 
 
 def read_philly(path: Path) -> Workload:
-    """Jobs of a CSV file with the columns above; the first arrives at 0."""
+    """Read jobs from a CSV file with the columns above; the first arrives at 0."""
     jobs = []
     for number, row in enumerate(_rows(path, "a job list"), 1):
         try:
@@ -184,7 +184,7 @@ def _rows(path: Path, what: str) -> Sequence[dict[str, str]]:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
     except OSError as exc:
-        raise errors.NotFound(f"reading {path}: {exc.strerror}") from exc
+        raise errors.NotFound(f"cannot read {path}: {exc.strerror}") from exc
     except (UnicodeDecodeError, csv.Error) as exc:
         raise errors.Permanent(f"{path} is not {what}: {exc}") from exc
     if not rows:

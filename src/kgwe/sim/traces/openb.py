@@ -1,10 +1,10 @@
-"""The openb traces (Alibaba cluster-trace-gpu-v2023) and the protocol of the FGD experiment on them.
+"""The openb traces (Alibaba cluster-trace-gpu-v2023) and the protocol of the FGD experiment.
 
-An experiment takes every pod of a list once, in random order, and goes on with random clones until the pods that
-arrived ask for 130 % of the fleet's GPUs; a list that asks for more loses random pods. Times in the files are not
-used: nothing ever leaves. What a policy may know of the pods is their mix, counted from the list as it is.
+An experiment takes each pod of a list once, in random order, and continues with random clones until the pods request
+130 % of the fleet's GPUs; a list that requests more loses random pods. Times in the files are not used: no pod
+leaves. A policy may know the mix of the pods, counted from the original list.
 
-A seed gives the same order on every machine, but not the order the original (Go) program draws from it.
+A seed gives the same order on all machines, but not the order of the original (Go) program.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from kgwe.placement.packing.fleet import IntArray
 
-#: arrivals end when they ask for this share of the fleet
+# : arrivals end when they request this share of the fleet
 TUNE = 1.3
-#: the mix holds the most frequent demands that make up this share of the pods
+# : the mix holds the most frequent demands that cover this share of the pods
 TYPICAL_SHARE = 0.95
 NODE_FILE = "openb_node_list_gpu_node.csv"
 PUBLISHED_FILE = Path("published") / "alloc_by_policy.csv"
@@ -46,14 +46,16 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One seed's order of arrivals and of nodes."""
+    """The order of arrivals and of nodes for one seed."""
 
     nodes: tuple[NodeSpec, ...]
     arrivals: tuple[Pod, ...]
 
 
 def find_folder() -> Path:
-    """The folder with the openb files: $KGWE_DATA/openb, or shared/data/openb beside or above where we stand."""
+    """Return the directory of the openb files: $KGWE_DATA/openb, or shared/data/openb in the current directory or
+    above.
+    """
     named = os.environ.get("KGWE_DATA")
     places = [Path(named)] if named else [base / "shared" / "data" for base in (Path.cwd(), *Path.cwd().parents)]
     for place in places:
@@ -66,23 +68,23 @@ def find_folder() -> Path:
 
 
 def read_nodes(path: Path) -> tuple[NodeSpec, ...]:
-    """The nodes with GPUs of a node list."""
+    """Return the nodes with GPUs of a node list."""
     nodes = tuple(node for _, node in _read(path, "node list", _node) if node.gpus)
     if not nodes:
-        raise errors.Permanent(f"{path} lists no node with a GPU")
+        raise errors.Permanent(f"{path} has no node with a GPU")
     return nodes
 
 
 def read_trace(path: Path) -> Trace:
-    """A pod list; shares are capped at a whole card."""
+    """Return a pod list; shares are capped at a whole GPU."""
     named = sorted(_read(path, "pod list", _pod))
     if not any(pod.demand.num_gpu for _, pod in named):
-        raise errors.Permanent(f"{path} lists no pod that asks for a GPU")
+        raise errors.Permanent(f"{path} has no pod that requests a GPU")
     return Trace(path.stem.removeprefix("openb_pod_list_"), tuple(pod for _, pod in named))
 
 
 def count_mix(pods: Sequence[Pod]) -> Mix:
-    """The typical demands: the most frequent ones, ties by larger demand, until they cover 95 % of the pods."""
+    """Return the typical demands: the most frequent ones, ties by larger demand, until they cover 95 % of the pods."""
     counts = Counter(pod.demand for pod in pods)
     ranked = sorted(counts.items(), key=lambda item: (item[1], item[0]), reverse=True)
     covered = np.cumsum([count for _, count in ranked])
@@ -91,20 +93,20 @@ def count_mix(pods: Sequence[Pod]) -> Mix:
 
 
 def draw_experiment(trace: Trace, nodes: Sequence[NodeSpec], seed: int, tune: float = TUNE) -> Experiment:
-    """The order of arrivals and nodes for a seed."""
+    """Return the order of arrivals and nodes for a seed."""
     rng = np.random.default_rng(seed)
     milli: IntArray = np.array([pod.demand.total_milli for pod in trace.pods])
     target = tune * GPU_MILLI * sum(node.gpus for node in nodes)
     order = rng.permutation(len(trace.pods))
     order = _trim(order, milli, target, rng) if milli.sum() > target else _extend(order, trace, milli, target, rng)
     if not len(order):
-        raise errors.Permanent(f"trace {trace.name}: its pods ask for more than fits on {counted(len(nodes), 'node')}")
+        raise errors.Permanent(f"trace {trace.name}: its pods request more than {counted(len(nodes), 'node')} can hold")
     renamed = rng.permutation(len(nodes))
     return Experiment(tuple(nodes[i] for i in renamed), tuple(trace.pods[i] for i in order))
 
 
 def _extend(order: IntArray, trace: Trace, milli: IntArray, target: float, rng: np.random.Generator) -> IntArray:
-    """Append clones until the next one's share (of one card, as in the original) would pass the target."""
+    """Append clones until the next one (its share of one GPU, as in the original) would exceed the target."""
     asked = int(milli.sum())
     clones: list[int] = []
     while asked < target:
@@ -117,7 +119,7 @@ def _extend(order: IntArray, trace: Trace, milli: IntArray, target: float, rng: 
 
 
 def _trim(order: IntArray, milli: IntArray, target: float, rng: np.random.Generator) -> IntArray:
-    """Delete random pods until the rest asks for no more than the target."""
+    """Delete random pods until the rest requests no more than the target."""
     victims = rng.permutation(len(order))
     left = milli.sum() - np.cumsum(milli[order[victims]])
     return np.delete(order, victims[: int(np.argmax(left <= target)) + 1])
@@ -127,7 +129,7 @@ _Row = TypeVar("_Row")
 
 
 def _read(path: Path, kind: str, parse: Callable[[dict[str, str]], tuple[str, _Row]]) -> list[tuple[str, _Row]]:
-    """Every row under its name."""
+    """Return all rows by name."""
     line = 1
     found = []
     try:
@@ -135,7 +137,7 @@ def _read(path: Path, kind: str, parse: Callable[[dict[str, str]], tuple[str, _R
             for line, row in enumerate(csv.DictReader(file), start=2):  # noqa: B007 -- told in the error
                 found.append(parse(row))
     except OSError as exc:
-        raise errors.NotFound(f"reading {path}: {exc.strerror}") from exc
+        raise errors.NotFound(f"cannot read {path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
         raise errors.Permanent(f"{path} is not an openb {kind}: not text") from exc
     except (KeyError, ValueError, TypeError, csv.Error) as exc:

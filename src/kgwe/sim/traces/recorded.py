@@ -1,4 +1,4 @@
-"""The jobs of decision records, to be run again by the simulator."""
+"""The jobs of decision records, as a workload for the simulator."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def read_workload(name: str, lines: Iterable[tuple[str, Line]]) -> Workload:
-    """The jobs that were placed. One that did not end ran until the last line; of one placed twice the first counts.
+    """Return the placed jobs. A job without an end ran until the last line; of a job placed twice the first counts.
 
-    Times count from the earliest job where the scheduler wrote the records, and are as they were in a simulation.
+    Times of the scheduler's records count from the earliest job; those of a simulation are unchanged.
     """
     first: dict[str, Decision] = {}
     ends: dict[str, float] = {}

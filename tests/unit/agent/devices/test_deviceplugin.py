@@ -51,7 +51,7 @@ class TestRegistration:
         for path in node.kubelet.plugins.iterdir():
             path.unlink()
         await until(lambda: GPU in node.plugins.problems)
-        assert "the kubelet does not run" in node.plugins.problems[GPU]
+        assert "the kubelet is not running" in node.plugins.problems[GPU]
         await node.kubelet.start()
         await until(lambda: node.kubelet.healthy() == ids(*range(8)))
         assert node.plugins.problems == {}

@@ -119,7 +119,7 @@ async def test_an_exporter_that_fails_or_floods_is_unknown_and_says_why():
         with pytest.raises(errors.Transient, match="more than 1000 bytes"):
             await scraper.read_activities()
     async with scrape.DcgmScraper("http://127.0.0.1:9/metrics") as scraper:
-        with pytest.raises(errors.Transient, match="does not answer"):
+        with pytest.raises(errors.Transient, match="does not respond"):
             await scraper.read_activities()
 
 

@@ -36,5 +36,5 @@ async def test_what_does_not_work_says_why(tmp_path, body, word):
 
 
 async def test_without_nvidia_smi_it_says_so(tmp_path):
-    with pytest.raises(errors.Transient, match="cannot be run"):
+    with pytest.raises(errors.Transient, match="cannot run"):
         await compute_mode.compute_mode_setter(str(tmp_path / "nowhere"))("GPU-a", True)  # noqa: FBT003 - on

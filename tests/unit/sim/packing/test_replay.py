@@ -121,8 +121,8 @@ class TestReading:
             pytest.param("a,1000,10,1,500,\nb,1000,10,-1,500,", "row 3: num_gpu is '-1'", id="negative"),
             pytest.param("a,1000,10,1,0,", "gpu_milli is 0", id="a share of nothing"),
             pytest.param("a,1000,10", "num_gpu is None", id="too few columns"),
-            pytest.param("a,1000,10,0,0,", "lists no pod that asks for a GPU", id="no GPU pod"),
-            pytest.param("", "lists no pod that asks for a GPU", id="no pod"),
+            pytest.param("a,1000,10,0,0,", "has no pod that requests a GPU", id="no GPU pod"),
+            pytest.param("", "has no pod that requests a GPU", id="no pod"),
         ],
     )
     def test_a_pod_list_that_cannot_be_replayed_is_refused_with_the_reason(self, tmp_path, rows, problem):
@@ -144,7 +144,7 @@ class TestReading:
 
     def test_pods_larger_than_the_fleet_are_an_error_not_an_empty_experiment(self):
         trace = openb.Trace("wide", (Pod(Demand(1000, 1000, 64), 10),))
-        with pytest.raises(errors.Permanent, match="ask for more than fits on 1 node"):
+        with pytest.raises(errors.Permanent, match="request more than 1 node"):
             openb.draw_experiment(trace, [NodeSpec("n", 64_000, 256_000, 8, "T4")], 1)
 
     def test_a_missing_folder_names_the_next_step(self, tmp_path, monkeypatch):

@@ -230,4 +230,4 @@ def test_a_run_without_curves_says_so():
     }
     bare = msgspec.structs.replace(result, curves=msgspec.structs.replace(result.curves, **no_time))
     text = page.render(Report({}, [bare]))
-    assert text.count("No chart: the run was too short for a curve over time") == 2
+    assert text.count("No chart: the run is too short for a curve over time") == 2
