@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# : DNS name in the certificates of all agents, besides the name of the node
+#: DNS name in the certificates of all agents, besides the name of the node
 AGENT_NAME: Final = "kgwe-agent"
 _LOOPBACK = ("127.", "[::1]", "::1", "localhost")
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from kgwe.placement.refusal import Refusal
     from kgwe.records.rows import FreeCopy
 
-# : format of the lines; a reader refuses an unknown one
+#: format of the lines; a reader refuses an unknown one
 FORMAT: Final = 1
 
 
@@ -268,7 +268,7 @@ class PendingNodes:
     at_s: float
     nodes: tuple[Node, ...]
     gone: tuple[str, ...]
-    # : None if unchanged
+    #: None if unchanged
     tree: Tree | None
     rows: tuple[Row, ...]
 

@@ -27,9 +27,9 @@ class Kind(enum.IntEnum):
 class Event(NamedTuple):
     at_s: float
     kind: Kind
-    # : job number for ends and arrivals, otherwise node number
+    #: job number for ends and arrivals, otherwise node number
     subject: int
-    # : attempt of the job, or GPU of the node
+    #: attempt of the job, or GPU of the node
     detail: int = 0
 
 

@@ -73,7 +73,7 @@ class JobQueue:
         self.queue = Queue()
         self.roster = RunningWorkloads(lambda key: self._grants[key])
         self.holds = Reservations(StartForecast(world, self.roster), self.roster, settings)
-        # : GPUs that waiting jobs request, in thousandths
+        #: GPUs that waiting jobs request, in thousandths
         self.milli = 0
         self._world = world
         self._jobs = jobs

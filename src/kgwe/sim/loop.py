@@ -52,18 +52,18 @@ _POLICY_STREAM = 2**32
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    # : the rule for jobs behind a blocked job
+    #: the rule for jobs behind a blocked job
     reservations: ReservationSettings = field(default_factory=ReservationSettings)
-    # : the run times that the queue assumes
+    #: the run times that the queue assumes
     predict: Predict = exact
-    # : receives the estimated start of each job that has to wait; None for no estimates
+    #: receives the estimated start of each job that has to wait; None for no estimates
     told: dict[int, Eta] | None = None
     faults: Faults = field(default_factory=Faults)
     seed: int = 1
     slowdowns: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: sensitivity.DEFAULTS)
-    # : end of the run; None when all jobs have ended
+    #: end of the run; None when all jobs have ended
     until_s: float | None = None
-    # : moments per job after which an endless run (jobs that always fail before they end) is stopped
+    #: moments per job after which an endless run (jobs that always fail before they end) is stopped
     moments_per_job: int = 1000
 
 
@@ -75,7 +75,7 @@ class Run:
     release: Callable[[], None]
     started_s: float
     end_s: float
-    # : micro-dollars per hour of its devices
+    #: micro-dollars per hour of its devices
     rate_micro: float
     milli: int
 

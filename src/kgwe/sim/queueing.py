@@ -44,12 +44,12 @@ class Calibration(msgspec.Struct, frozen=True):
     """The accuracy of estimates on arrival, for jobs that had to wait."""
 
     jobs: int
-    # : jobs without an estimate
+    #: jobs without an estimate
     unknown: int
-    # : fraction of the others that started no later than estimated; None if there are none
+    #: fraction of the others that started no later than estimated; None if there are none
     within_p50: float | None
     within_p90: float | None
-    # : median of the estimated wait over the real wait
+    #: median of the estimated wait over the real wait
     p50_over_real: float | None
     p90_over_real: float | None
 
@@ -100,9 +100,9 @@ class Row(msgspec.Struct, frozen=True):
     rule: str
     heroes: Waits
     others: Waits
-    # : fraction of capacity in use while jobs arrive
+    #: fraction of capacity in use while jobs arrive
     allocation: float
-    # : hours until the last job ended
+    #: hours until the last job ended
     hours: float
     unfinished: int
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kgwe.sim.job_queue import JobQueue
     from kgwe.sim.traces.workload import Job, Workload
 
-# : the fine grid ends after this multiple of the arrival period; then only a few long jobs are left
+#: the fine grid ends after this multiple of the arrival period; then only a few long jobs are left
 FINE_UNTIL = 1.5
 _FIRST_SAMPLES = 200
 _MOST_COARSE_SAMPLES = 400
@@ -34,7 +34,7 @@ class Fate(enum.StrEnum):
     FINISHED = "Finished"
     RUNNING = "Running"
     WAITING = "Waiting"
-    # : does not fit even on the empty fleet
+    #: does not fit even on the empty fleet
     IMPOSSIBLE = "Impossible"
 
 
@@ -50,12 +50,12 @@ class JobRecord:
     slowdown: float = 1.0
     nodes: int = 0
     fewest_nodes: int = 0
-    # : leaves of the network; 0 if unknown
+    #: leaves of the network; 0 if unknown
     leaves: int = 0
     fewest_leaves: int = 0
-    # : interruptions by faults or reclaimed nodes
+    #: interruptions by faults or reclaimed nodes
     interruptions: int = 0
-    # : GPU-seconds of repeated work
+    #: GPU-seconds of repeated work
     lost_gpu_s: float = 0.0
 
     @property
@@ -70,11 +70,11 @@ class JobRecord:
 @dataclass(frozen=True, slots=True)
 class Sample:
     at_s: float
-    # : fractions of capacity
+    #: fractions of capacity
     allocated: float
     fragmented: float
     out: float
-    # : GPUs that waiting jobs request, as a fraction of capacity
+    #: GPUs that waiting jobs request, as a fraction of capacity
     demand: float
     running: int
     waiting: int
@@ -101,13 +101,13 @@ class Recorder:
     workload: Workload
     now_s: float
     running: int = 0
-    # : micro-dollars per hour, of paid nodes and of the parts that jobs hold
+    #: micro-dollars per hour, of paid nodes and of the parts that jobs hold
     paid_rate: float = 0.0
     used_rate: float = 0.0
-    # : milli in use, minus the loss by spread placements
+    #: milli in use, minus the loss by spread placements
     useful_milli: float = 0.0
     whole_run: Totals = field(default_factory=Totals)
-    # : while jobs arrive; afterwards the fleet drains with any policy
+    #: while jobs arrive; afterwards the fleet drains with any policy
     busy: Totals = field(default_factory=Totals)
     samples: list[Sample] = field(default_factory=list)
 

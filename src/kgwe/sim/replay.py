@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kgwe.records.decisions import Line, RecordedRefusal
     from kgwe.records.rows import Row
 
-# : strategies that can replay a decision
+#: strategies that can replay a decision
 POLICIES: Final = tuple(sorted({*planner.GANG_STRATEGIES} - {""}))
 
 
@@ -123,9 +123,9 @@ class Outcome:
     line: Decision
     ask: Ask
     answer: Answer
-    # : leaves of the recorded seats and of the new ones; 0 if unknown
+    #: leaves of the recorded seats and of the new ones; 0 if unknown
     leaves: tuple[int, int]
-    # : the difference as text; empty if there is none
+    #: the difference as text; empty if there is none
     difference: str = ""
 
 

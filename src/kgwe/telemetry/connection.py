@@ -49,9 +49,9 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.peer = peer
-        # : the client presented a certificate, or has sent a complete request
+        #: the client presented a certificate, or has sent a complete request
         self.is_proven = False
-        # : time at which its last request began
+        #: time at which its last request began
         self.active_at = self._loop.time()
         self._transport: asyncio.Transport | None = None
         # None: further bytes are not read.
@@ -202,7 +202,7 @@ class Connection(asyncio.Protocol):
         self.active_at = self._loop.time()
 
     def _begin(self) -> None:
-        # : a request has begun and is incomplete
+        #: a request has begun and is incomplete
         self.is_open, self._complete_head = True, False
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []

@@ -14,14 +14,13 @@ import asyncio
 import itertools
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kgwe.telemetry.connection import Connection
     from kgwe.telemetry.messages import App
     from kgwe.telemetry.tls import ReloadingContext
 
@@ -33,13 +32,42 @@ _GRACE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    # : maximum bytes of one body
+    #: maximum bytes of one body
     body: int = 1 << 20
-    # : maximum bytes of all unanswered bodies together
+    #: maximum bytes of all unanswered bodies together
     bodies: int = 64 << 20
     connections: int = 256
-    # : maximum connections from one address
+    #: maximum connections from one address
     per_peer: int = 128
+
+
+class LimitedConnection(Protocol):
+    """A connection as the limiter sees it; `Connection` implements it."""
+
+    peer: str
+    #: its number among the admitted connections
+    arrival: int
+    #: the client presented a certificate, or has sent a complete request
+    is_proven: bool
+    #: a request has begun and is incomplete
+    is_open: bool
+    #: time at which its last request began
+    active_at: float
+    closed: asyncio.Future[None]
+
+    @property
+    def is_answering(self) -> bool: ...
+
+    @property
+    def body_size(self) -> int: ...
+
+    def refuse_body(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def connection_lost(self, exc: Exception | None) -> None: ...
 
 
 class ConnectionLimiter:
@@ -49,7 +77,7 @@ class ConnectionLimiter:
         self.app = app
         self.limits = limits
         self.tls = tls
-        self.connections: set[Connection] = set()
+        self.connections: set[LimitedConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()  # pending replies and handshakes
         self.stopping = False
         self._peers: Counter[str] = Counter()
@@ -59,7 +87,7 @@ class ConnectionLimiter:
 
     # --- coming and going -------------------------------------------------------------------------------
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: LimitedConnection) -> bool:
         """Admit the connection, possibly after closing another; return whether there is room."""
         peer = connection.peer
         if self.stopping or not self._make_room(peer):
@@ -69,7 +97,7 @@ class ConnectionLimiter:
         self._peers[peer] += 1
         return True
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: LimitedConnection) -> None:
         if connection not in self.connections:
             return
         self.connections.remove(connection)
@@ -87,7 +115,7 @@ class ConnectionLimiter:
         largest = max(self._peers, key=self._peers.__getitem__)
         return self._close_one(each for each in self.connections if each.peer == largest)
 
-    def _close_one(self, among: Iterable[Connection]) -> bool:
+    def _close_one(self, among: Iterable[LimitedConnection]) -> bool:
         idle = [each for each in among if not each.is_answering]
         if not idle:
             return False

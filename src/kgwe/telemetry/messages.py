@@ -20,10 +20,10 @@ class Request(NamedTuple):
     method: str
     #: without the query
     path: str
-    # : headers as received
+    #: headers as received
     headers: list[tuple[bytes, bytes]]
     body: bytes
-    # : the body was too large and is left out
+    #: the body was too large and is left out
     too_large: bool
 
     def header(self, name: bytes) -> str:

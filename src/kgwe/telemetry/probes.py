@@ -46,9 +46,9 @@ class ProbeApp:
     ) -> None:
         """`others` is the application for all other paths."""
         self._clock = clock
-        # : whether it is OpenMetrics -> the newest text
+        #: whether it is OpenMetrics -> the newest text
         self._rendered: dict[bool, Reply] = {}
-        # : time at which the pauses of all renderings so far are over
+        #: time at which the pauses of all renderings so far are over
         self._rested_s = 0.0
         self._others = others
         self._registry = registry

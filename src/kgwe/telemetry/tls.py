@@ -32,9 +32,9 @@ _LOOK_AGAIN_S: Final = 1.0
 class Files:
     certificate: Path
     key: Path
-    # : authority of the clients; empty admits any client
+    #: authority of the clients; empty admits any client
     authority: Path | None = None
-    # : allowed clients, by common name or alternative name; empty admits all clients of the authority
+    #: allowed clients, by common name or alternative name; empty admits all clients of the authority
     names: frozenset[str] = frozenset()
 
     def stamp(self) -> tuple[tuple[int, int], ...]:

@@ -34,7 +34,7 @@ class Judged:
     """One placement with its regret."""
 
     unit: Unit
-    # : a Refusal if KGWE would not have placed it with the rest of the cluster unchanged
+    #: a Refusal if KGWE would not have placed it with the rest of the cluster unchanged
     found: Regret | Refusal
 
     @property

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.placement.fleet.snapshot import Grant
 
-# : name of the scheduler for pods with a KGWE seat
+#: name of the scheduler for pods with a KGWE seat
 OURS: Final = "kgwe"
 _JOB: Final = "job:"
 _CARD_MILLI: Final = 1000
@@ -57,7 +57,7 @@ class Unit:
     key: str
     name: str
     namespace: str
-    # : name of the scheduler that placed it
+    #: name of the scheduler that placed it
     scheduler: str
     ask: Ask
     grants: tuple[Grant, ...]

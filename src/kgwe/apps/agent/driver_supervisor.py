@@ -63,7 +63,7 @@ class DriverSupervisor:
         self.state = STARTING
         self._on_change = on_change
         self._on_reset = on_reset
-        # : set while a driver is open
+        #: set while a driver is open
         self.opened = asyncio.Event()
 
     async def run(self) -> None:

@@ -40,17 +40,17 @@ class MpsHandler(Protocol):
 class Hooks:
     """The contributions of the features. The agent calls them; features add to them in the order of `features.py`."""
 
-    # : health of a GPU in the report
+    #: health of a GPU in the report
     health_of: HealthOf = gpunode_status.basic_health
-    # : UUIDs of GPUs and slices that are about to change and must not be allocated
+    #: UUIDs of GPUs and slices that are about to change and must not be allocated
     withheld_devices: Callable[[], frozenset[str]] = frozenset
     #: PID of an MPS server -> PIDs of its clients
     mps_servers: Callable[[], Mapping[int, Sequence[int]]] = dict
-    # : values of the newest readings that the telemetry stream aggregates over time
+    #: values of the newest readings that the telemetry stream aggregates over time
     series: Callable[[], Mapping[Series, float | None]] = dict
-    # : implements ApplyMIG; None if disabled
+    #: implements ApplyMIG; None if disabled
     mig: MigHandler | None = None
-    # : implements ApplyMPS; None if disabled
+    #: implements ApplyMPS; None if disabled
     mps: MpsHandler | None = None
 
     #: each returns the status with its own fields changed
@@ -59,17 +59,17 @@ class Hooks:
     conditions: list[Callable[[], Condition]] = field(default_factory=list)
     #: each returns lines for /metrics
     renderers: list[Callable[[], bytes]] = field(default_factory=list)
-    # : called with each new status
+    #: called with each new status
     on_status: list[Callable[[GPUNodeStatus], None]] = field(default_factory=list)
-    # : called with each new state of the machine
+    #: called with each new state of the machine
     on_machine: list[Callable[[Machine], None]] = field(default_factory=list)
-    # : called with each set of readings
+    #: called with each set of readings
     on_readings: list[Callable[[Sequence[Reading]], None]] = field(default_factory=list)
     #: called with the driver's events (XIDs)
     on_events: list[Callable[[Sequence[Event]], None]] = field(default_factory=list)
     #: called with the UUID of a GPU that was reset
     on_reset: list[Callable[[str], None]] = field(default_factory=list)
-    # : called with kind and size of each write to the API server
+    #: called with kind and size of each write to the API server
     on_write: list[Callable[[str, int], None]] = field(default_factory=list)
 
     def call_on_reset(self, uuid: str) -> None:

@@ -41,7 +41,7 @@ class InstrumentReader:
         self._hub = hub
         self._interval_s = interval_s
         self._request_discovery = request_discovery
-        # : set after the first reading
+        #: set after the first reading
         self.first_read = asyncio.Event()
 
     async def run_readings(self) -> None:

@@ -52,7 +52,7 @@ class NodeReporter:
         self._topology_file = topology_file
         self._publisher = publisher
         self._informer = informer
-        # : as last read; values that cannot be read keep their previous value
+        #: as last read; values that cannot be read keep their previous value
         self.machine: Machine | None = None
         self.status = gpunode.GPUNodeStatus()
         self._before: gpunode.GPUNodeStatus | None = None

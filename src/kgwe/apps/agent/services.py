@@ -39,7 +39,7 @@ class AgentServices:
     reporter: NodeReporter
     hub: TelemetryHub
     ports: Ports = field(default_factory=Ports)
-    # : None without an API server, like the two below
+    #: None without an API server, like the two below
     client: KubeClient | None = None
     publisher: StatusPublisher | None = None
     informer: Informer[gpunode.GPUNode] | None = None

@@ -41,7 +41,7 @@ class SupervisedTasks:
     def __init__(self, *, first_pause_s: float = _FIRST_PAUSE_S) -> None:
         self._first_pause_s = first_pause_s
         self._runs: dict[str, Callable[[], Awaitable[None]]] = {}
-        # : task -> why it failed
+        #: task -> why it failed
         self.problems: dict[str, str] = {}
 
     def add(self, name: str, run: Callable[[], Awaitable[None]]) -> None:

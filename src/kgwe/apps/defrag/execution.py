@@ -38,7 +38,7 @@ class Moved(msgspec.Struct, frozen=True, rename="camel"):
 
     pod: str
     source: str
-    # : the replacement pod, and its node
+    #: the replacement pod, and its node
     replacement: str
     node: str
     lost_gpu_hours: float
@@ -55,7 +55,7 @@ class Outcome(msgspec.Struct, frozen=True, rename="camel"):
     lost_gpu_hours: float
     predicted_restart_gpu_hours: float
     restart_gpu_hours: float
-    # : seconds from the first eviction until the waiting workload had started
+    #: seconds from the first eviction until the waiting workload had started
     took_s: float
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.offline import View
     from kgwe.kube.api import core
 
-# : annotation of a pod: "true" allows moving it to another node
+#: annotation of a pod: "true" allows moving it to another node
 ALLOW_MOVE: Final = "kgwe.nvidia.io/allow-move"
 # Costs and gains are in GPU-hours; the planner compares integers of millionths.
 _PER_GPU_HOUR: Final = 1_000_000
@@ -45,14 +45,14 @@ _MESSAGES: Final = {
 class Terms:
     """The user's limits and assumptions."""
 
-    # : how much earlier the waiting workload starts because of the moves
+    #: how much earlier the waiting workload starts because of the moves
     sooner_s: float = 3600.0
-    # : minimum run time of a pod before it may be moved
+    #: minimum run time of a pod before it may be moved
     min_run_s: float = 300.0
-    # : time a moved pod needs until it runs again
+    #: time a moved pod needs until it runs again
     restart_s: float = 60.0
     max_moves: int | None = None
-    # : also consider pods without consent; such a plan cannot be executed
+    #: also consider pods without consent; such a plan cannot be executed
     everyone: bool = False
 
 
@@ -64,7 +64,7 @@ class Move(msgspec.Struct, frozen=True, rename="camel"):
     uid: str
     gpus: float
     source: str
-    # : a node with room in the plan; the scheduler may choose another one
+    #: a node with room in the plan; the scheduler may choose another one
     target: str
     lost_gpu_hours: float
     restart_gpu_hours: float
@@ -81,11 +81,11 @@ class Proposal(msgspec.Struct, frozen=True, rename="camel"):
     lost_gpu_hours: float
     restart_gpu_hours: float
     gain_gpu_hours: float
-    # : True if   no plan moves fewer pods
+    #: True if   no plan moves fewer pods
     proven: bool
-    # : pods of the waiting workload, as namespace/name; empty if they do not exist yet
+    #: pods of the waiting workload, as namespace/name; empty if they do not exist yet
     waiting_pods: tuple[str, ...] = ()
-    # : the waiting GPUWorkload, as group/namespace/name
+    #: the waiting GPUWorkload, as group/namespace/name
     workload: str = ""
 
     @property

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kgwe.kube.api.kgwe.gpunode import GPUNode
 
-# : three default heartbeats: one may be lost, and one late
+#: three default heartbeats: one may be lost, and one late
 STALE_AFTER_S: Final = 900.0
 # Clocks of machines differ; a heartbeat further ahead than this comes from a wrong clock.
 _AHEAD_S: Final = 60.0

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# : annotation of a pod, or of a GPUWorkload for all its pods
+#: annotation of a pod, or of a GPUWorkload for all its pods
 ANNOTATION: Final = "kgwe.nvidia.io/drain"
 _CONSENT: Final = "consent"
 # Pods of these controllers would return to the same node.

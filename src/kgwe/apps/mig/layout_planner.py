@@ -85,7 +85,7 @@ class LayoutPlanner:
         self._mix = demand.RequestMix(settings.forecast_half_life_seconds)
         self._memories: dict[str, _StrategyMemory] = {}
         self._asked_at: dict[str, float] = {}  # GPU -> time of the last requested change
-        # : requested changes so far, and requests that no GPU can serve now
+        #: requested changes so far, and requests that no GPU can serve now
         self.recuts = 0
         self.waiting = 0
         #: phase -> selected GPUs in it

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.offline import View
     from kgwe.kube.api.resources import Resource
 
-# : uid prefix of objects that do not exist
+#: uid prefix of objects that do not exist
 UID_PREFIX: Final = "submitted-"
 _INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _MAKERS: Final = frozenset({("batch", "Job"), ("apps", "Deployment"), ("apps", "ReplicaSet"), ("apps", "StatefulSet")})
@@ -40,7 +40,7 @@ class Submitted:
         self._namespace = namespace
         self._now = now
         self._numbers = itertools.count(1)
-        # : kinds that do not affect placement
+        #: kinds that do not affect placement
         self.ignored: list[str] = []
         self.uids: set[str] = set()
 

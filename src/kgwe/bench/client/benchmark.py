@@ -45,13 +45,13 @@ _PROBE_TIMEOUT_S = 300.0
 class Options:
     #: requests per process
     requests: int = 4000
-    # : concurrent requests
+    #: concurrent requests
     workers: int = 16
-    # : watch events per process
+    #: watch events per process
     events: int = 1000
-    # : processes per transport, run alternately
+    #: processes per transport, run alternately
     repeat: int = 3
-    # : use a loopback server instead of an API server
+    #: use a loopback server instead of an API server
     loopback: bool = False
 
     def check(self) -> None:

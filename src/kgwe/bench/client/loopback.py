@@ -16,7 +16,7 @@ from kgwe.bench.loop import loop_factory
 from kgwe.bench.nodes.informer import pod
 from kgwe.local.host.ports import LOOPBACK
 
-# : Seconds between two watch events. Each event arrives alone, as on a live cluster.
+#: Seconds between two watch events. Each event arrives alone, as on a live cluster.
 _EVENT_EVERY_S = 0.002
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"

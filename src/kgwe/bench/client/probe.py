@@ -37,7 +37,7 @@ _SILENCE_S = 30.0
 
 
 class Result(msgspec.Struct, frozen=True):
-    # : number of requests, or of watch events
+    #: number of requests, or of watch events
     count: int
     wall_s: float
     cpu_s: float

@@ -76,7 +76,7 @@ class Bed:
         self._profile = profile
         self._tls = tls
         self.kgwe: ProcessRecord | None = None
-        # : node -> GPUs it offers, and GPUs that no running pod holds
+        #: node -> GPUs it offers, and GPUs that no running pod holds
         self.gpus: dict[str, int] = {}
         self.free: dict[str, int] = {}
         self.leaf_of: dict[str, str] = {}

@@ -47,7 +47,7 @@ class SharedNode:
     name: str
     gpus: int
     cpu_milli: int
-    # : shares per GPU; 0 for whole GPUs
+    #: shares per GPU; 0 for whole GPUs
     pieces: int
 
 
@@ -55,7 +55,7 @@ class SharedNode:
 class SharingPod:
     name: str
     cpu_milli: int
-    # : the pod requests one of this many shares of a GPU; 0 for whole GPUs
+    #: the pod requests one of this many shares of a GPU; 0 for whole GPUs
     pieces: int
     gpus: int = 0
 
@@ -159,7 +159,7 @@ class Packed:
     used_gpus: float
     usable_gpus: float
     stranded_gpus: float
-    # : free GPUs that pods can still use after the first part of the pods
+    #: free GPUs that pods can still use after the first part of the pods
     usable_halfway: float
 
 

@@ -81,7 +81,7 @@ class Spent:
     def __init__(self) -> None:
         self.filter_ms: list[float] = []
         self.prioritize_ms: list[float] = []
-        # : pods that got a node
+        #: pods that got a node
         self.placed = 0
 
     def both_ms(self) -> list[float]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kgwe.local.host.progress import Progress, Step
     from kgwe.placement.fleet.node import Request
 
-# : the goals are stated for eight GPUs; other nodes of a fleet may have any number
+#: the goals are stated for eight GPUs; other nodes of a fleet may have any number
 CARDS = 8
 # The result is the median round, so a temporary load on the CPU spoils one round only.
 _ROUNDS = 10

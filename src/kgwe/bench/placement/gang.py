@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _Done = TypeVar("_Done")
 
 FLEET: Final = "dgx-h100"
-# : one pod with a whole node
+#: one pod with a whole node
 WHOLE: Final = Request(Gpus(count=8), 64_000, 2**38)
 _PAIR: Final = Request(Gpus(count=2), 8_000, 2**35)
 

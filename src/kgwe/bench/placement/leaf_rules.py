@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-# : weights of `DomainWeights` that count if no ring and no history is known
+#: weights of `DomainWeights` that count if no ring and no history is known
 _AVAILABILITY: Final = 40
 _UTILISATION: Final = 20
 

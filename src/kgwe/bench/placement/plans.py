@@ -61,7 +61,7 @@ class Options:
     nodes: int = 500
     repeat: int = 5
     seed: int = 1
-    # : fleets for the exhaustive search
+    #: fleets for the exhaustive search
     small: int = 300
 
 

@@ -6,7 +6,7 @@
        gang of an eighth of the fleet, and estimates for 200 workloads
     rules    research jobs and heroes that need half of a small fleet, simulated with each rule by the queue's own
     code. Run
-       times are exact, known by distribution, or unknown. Results are hours of waiting of heroes and of others, and
+       times are exact, known by distribution, or unknown. Results are hours of waiting of heroes and other jobs, and
        the fraction of the fleet in use
     told     the estimated starts at the beginning of the wait, compared with the actual starts
 
@@ -66,7 +66,7 @@ class Options:
     nodes: int = 500
     repeat: int = 5
     seed: int = 1
-    # : seeds of the simulations
+    #: seeds of the simulations
     small: int = 32
     jobs: int = 1500
     heroes: int = 12

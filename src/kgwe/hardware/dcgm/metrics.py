@@ -93,9 +93,9 @@ class Field(enum.Enum):
 
 
 Number = int | float
-# : A row's values in the order of Field; None if the device has no such value.
+#: A row's values in the order of Field; None if the device has no such value.
 Values = tuple[Number | None, ...]
-# : The labels of a row (`{gpu="0",…} `) and its values.
+#: The labels of a row (`{gpu="0",…} `) and its values.
 Row = tuple[str, Values]
 
 

@@ -44,7 +44,7 @@ class MetricsReader:
     """Reads the text of one exporter repeatedly."""
 
     def __init__(self) -> None:
-        # : labels of a line -> the unit it is about
+        #: labels of a line -> the unit it is about
         self._units: dict[str, Unit | None] = {}
 
     def read(self, text: str) -> dict[Unit, Activity]:

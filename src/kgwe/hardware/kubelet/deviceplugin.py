@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
-# : the kubelet's socket in the plugin directory
+#: the kubelet's socket in the plugin directory
 KUBELET_SOCKET: Final = "kubelet.sock"
 _VERSION: Final = "v1beta1"
 _HEALTH: Final = {True: "Healthy", False: "Unhealthy"}
@@ -57,7 +57,7 @@ class AllocationResponse:
 
     envs: Mapping[str, str] = field(default_factory=dict)
     cdi: tuple[str, ...] = ()
-    # : device nodes of the host, with the same path in the container
+    #: device nodes of the host, with the same path in the container
     nodes: tuple[str, ...] = ()
 
 
@@ -88,7 +88,7 @@ class DevicePlugin:
         self._server: grpc.aio.Server | None = None
         self._socket: tuple[int, int, int] | None = None
         self._registered_at: tuple[int, int, int] | None = None
-        # : open ListAndWatch streams
+        #: open ListAndWatch streams
         self.readers = 0
 
     # --- what is offered --------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import grpc.aio
 
-# : path of the socket, below the kubelet's root directory
+#: path of the socket, below the kubelet's root directory
 SOCKET: Final = "pod-resources/kubelet.sock"
 _SERVICE: Final = "/v1.PodResourcesLister"
 _DEADLINE_S: Final = 5.0

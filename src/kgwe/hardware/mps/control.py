@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kgwe.hardware.linux.marked_processes import MarkedProcess
 
 BINARY: Final = "nvidia-cuda-mps-control"
-# : Environment variable of our daemons and their servers: the unit, and the root directory.
+#: Environment variable of our daemons and their servers: the unit, and the root directory.
 MARK: Final = "KGWE_MPS_DAEMON"
 _PID_FILE: Final = "nvidia-cuda-mps-control.pid"
 _KEPT_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "NVIDIA_DRIVER_ROOT")

@@ -167,7 +167,7 @@ async def _report_ready(client: KubeClient, name: str) -> None:
         await client.patch(resources.NODE, name, body, subresource="status", kind=STRATEGIC_MERGE_PATCH)
 
 
-# : Annotation of a Node with the fault of the whole node; kwok's stages read it.
+#: Annotation of a Node with the fault of the whole node; kwok's stages read it.
 NODE_FAULT_ANNOTATION: Final = "kgwe.nvidia.io/simulated-fault"
 
 

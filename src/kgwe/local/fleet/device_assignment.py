@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kgwe.hardware.dcgm import metrics
+from kgwe.kube.api.kgwe import gpunode
 from kgwe.kube.translate import mig_layouts
 from kgwe.local.fleet import mig_layout as cutting
 from kgwe.model.gpu import mig
@@ -23,10 +24,9 @@ from kgwe.model.units import amounts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from kgwe.kube.api.kgwe import gpunode
     from kgwe.local.fleet.gpupods import GpuPod
 
-# : A GPU, (GPU, GPU instance id), or a share of a GPU: (GPU, -1), (GPU, -2) …
+#: A GPU, (GPU, GPU instance id), or a share of a GPU: (GPU, -1), (GPU, -2) …
 Unit = tuple[int, int | None]
 
 
@@ -45,7 +45,7 @@ class Grant(NamedTuple):
     unit: Unit
 
 
-# : pod uid -> its devices
+#: pod uid -> its devices
 Grants = dict[str, tuple[Grant, ...]]
 
 
@@ -143,3 +143,26 @@ def holders(pods: Mapping[str, GpuPod], given: Mapping[str, tuple[Grant, ...]]) 
             owner = metrics.Owner(pod.metadata.namespace, pod.metadata.name, grant.container)
             found[grant.unit] = Holder(owner, profile, pod.started_s(grant.container), seed)
     return found
+
+
+def list_holdings(
+    obj: gpunode.GPUNode, given: Grants, pods: Mapping[str, GpuPod]
+) -> tuple[frozenset[str], tuple[gpunode.HeldDevices, ...]]:
+    """Return (UUIDs that pods hold, the status fields for them)."""
+    cards = {card.index: card for card in obj.status.gpus}
+    starts = {(card.index, each.instanceID): each for card in obj.status.gpus for each in card.mig.instances}
+    taken: set[str] = set()
+    said = []
+    for uid, grants in sorted(given.items()):
+        mask, slices, replicas = 0, [], 0
+        for number, instance in (grant.unit for grant in grants):
+            if (instance is None or instance < 0) and number in cards:
+                mask |= 1 << number
+                replicas += instance is not None
+                taken.add(cards[number].uuid)
+            elif instance is not None and (found := starts.get((number, instance))):
+                slices.append(f"{number}@{found.start}")
+                taken.add(found.uuid)
+        pod = pods[uid].metadata
+        said.append(gpunode.HeldDevices(pod.key, uid, f"{mask:x}" if mask else "", tuple(slices), replicas))
+    return frozenset(taken), tuple(sorted(said, key=lambda each: each.pod))

@@ -40,7 +40,7 @@ NODE_DOWN: Final = "NodeDown"
 
 TERMINATION_TIME: Final = "gpu-autoscaler.io/spot-termination-time"
 INTERRUPTION_WARNING: Final = "gpu-autoscaler.io/spot-interruption-warning"
-# : The taint that aws-node-termination-handler sets on a node before its termination.
+#: The taint that aws-node-termination-handler sets on a node before its termination.
 SPOT_TAINT: Final = "aws-node-termination-handler/spot-itn"
 SPOT_NOTICE_S: Final = 120
 

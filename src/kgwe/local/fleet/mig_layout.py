@@ -22,11 +22,9 @@ from kgwe.model.health import health
 from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from kgwe.kube.api import core
-    from kgwe.local.fleet.device_assignment import Grants
-    from kgwe.local.fleet.gpupods import GpuPod
 
 # More steps than any layout change needs, on all GPUs of a node.
 _MOST_ROUNDS: Final = 200
@@ -85,32 +83,6 @@ def offer(node: core.Node, obj: gpunode.GPUNode) -> tuple[dict[str, str], dict[s
     capacity = {**status.capacity, **gone, **{name: str(count) for name, count in there.items()}}
     allocatable = {**status.allocatable, **gone, **{name: str(count) for name, count in open_.items()}}
     return None if (capacity, allocatable) == (status.capacity, status.allocatable) else (capacity, allocatable)
-
-
-# --- holders -------------------------------------------------------------------------------------------
-
-
-def holds(
-    obj: gpunode.GPUNode, given: Grants, pods: Mapping[str, GpuPod]
-) -> tuple[frozenset[str], tuple[gpunode.HeldDevices, ...]]:
-    """Return (UUIDs that pods hold, the status fields for them)."""
-    cards = {card.index: card for card in obj.status.gpus}
-    starts = {(card.index, each.instanceID): each for card in obj.status.gpus for each in card.mig.instances}
-    taken: set[str] = set()
-    said = []
-    for uid, grants in sorted(given.items()):
-        mask, slices, replicas = 0, [], 0
-        for number, instance in (grant.unit for grant in grants):
-            if (instance is None or instance < 0) and number in cards:
-                mask |= 1 << number
-                replicas += instance is not None
-                taken.add(cards[number].uuid)
-            elif instance is not None and (found := starts.get((number, instance))):
-                slices.append(f"{number}@{found.start}")
-                taken.add(found.uuid)
-        pod = pods[uid].metadata
-        said.append(gpunode.HeldDevices(pod.key, uid, f"{mask:x}" if mask else "", tuple(slices), replicas))
-    return frozenset(taken), tuple(sorted(said, key=lambda each: each.pod))
 
 
 # --- layouts --------------------------------------------------------------------------------------------

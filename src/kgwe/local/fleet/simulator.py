@@ -1,7 +1,7 @@
 """The behavior of simulated nodes: GPU usage, MIG layouts, out-of-memory failures and reclaimed spot nodes.
 
 One process simulates the whole fleet. It watches nodes, GPUNodes and pods, assigns the GPUs of each node to its pods,
-and acts at deadlines: a pod fails when its usage profile says so, and a reclaimed spot node disappears. All state is
+and acts at deadlines: a pod fails at the time in its usage profile, and a reclaimed spot node disappears. All state is
 in API objects, except the assignment of GPUs, which is kept in a small file if one is given.
 """
 
@@ -59,7 +59,7 @@ class Simulator:
         self._pods_on: dict[str, dict[str, gpupods.GpuPod]] = collections.defaultdict(dict)
         self._meters: dict[str, NodeMeter] = {}
         self._held: dict[str, device_assignment.Grants] = {}
-        self._remembered = self._cancel_action()
+        self._remembered = self._read_assignments()
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
         self._due: dict[str, dict[str, float]] = {}  # node -> uid of a pod, or "" for the node itself -> time
@@ -171,7 +171,7 @@ class Simulator:
             self.settle()
             yield
         finally:
-            await _cancel(*tasks)
+            await _cancel_tasks(*tasks)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -181,7 +181,7 @@ class Simulator:
             try:
                 yield
             finally:
-                await _cancel(acting)
+                await _cancel_tasks(acting)
 
     async def _act(self) -> None:
         while True:
@@ -222,7 +222,9 @@ class Simulator:
             return
         try:
             if obj.spec.source == gpunode.Source.SIMULATED:
-                taken, held = mig_layout.holds(obj, self._held.get(name, {}), self._pods_on.get(name, {}))
+                taken, held = device_assignment.list_holdings(
+                    obj, self._held.get(name, {}), self._pods_on.get(name, {})
+                )
                 status = msgspec.structs.replace(await mig_layout.apply_layout(obj, taken), held=held)
                 if status != obj.status:
                     # The resource version prevents overwriting a fault that was injected meanwhile.
@@ -258,7 +260,7 @@ class Simulator:
 
     # --- assignments ------------------------------------------------------------------------------------
 
-    def _cancel_action(self) -> dict[str, tuple[device_assignment.Grant, ...]]:
+    def _read_assignments(self) -> dict[str, tuple[device_assignment.Grant, ...]]:
         if self._memory is None:
             return {}
         try:
@@ -284,7 +286,7 @@ class Simulator:
         fresh = self._memory.with_suffix(".new")
         try:
             fresh.write_bytes(msgspec.json.encode(stored))
-            os.replace(fresh, self._memory)  # noqa: PTH105 - atomic, and says so
+            os.replace(fresh, self._memory)  # noqa: PTH105 - atomic by name
         except OSError as exc:
             log.warning("assignment_file_not_written", path=str(self._memory), error=str(exc))
 
@@ -309,7 +311,7 @@ class Simulator:
         return [row for name in names if self.answers(name) for row in self._meters[name].rows(now)]
 
 
-async def _cancel(*tasks: asyncio.Task[None]) -> None:
+async def _cancel_tasks(*tasks: asyncio.Task[None]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

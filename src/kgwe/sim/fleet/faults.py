@@ -29,13 +29,13 @@ class Faults:
 
     #: failures per node in 30 days
     per_node_month: float = 0.0
-    # : fraction of failures that affect a single GPU, not the node
+    #: fraction of failures that affect a single GPU, not the node
     card_part: float = 0.5
-    # : mean time until a node or GPU is repaired
+    #: mean time until a node or GPU is repaired
     repair_s: float = 4 * 3600.0
-    # : reclaims per spot node and day
+    #: reclaims per spot node and day
     spot_per_day: float = 0.0
-    # : mean time until a spot node is available again
+    #: mean time until a spot node is available again
     spot_return_s: float = 2 * 3600.0
 
     @property
@@ -46,7 +46,7 @@ class Faults:
 @dataclass(frozen=True, slots=True)
 class Fault:
     event: Event
-    # : the event that ends it
+    #: the event that ends it
     end: Event
 
 

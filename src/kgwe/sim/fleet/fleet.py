@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kgwe.model.gpu.mig import Placement
     from kgwe.placement.fleet.node import Node, Request
 
-# : leaf of a node without a known position
+#: leaf of a node without a known position
 NO_LEAF = -1
 
 
@@ -43,18 +43,18 @@ class World:
     tree: domains.Tree
     #: milli per node
     capacity: NDArray[np.int64]
-    # : micro-dollars per node and hour; 0 if unknown
+    #: micro-dollars per node and hour; 0 if unknown
     price_micro: NDArray[np.int64]
     #: node -> leaf of the network, or NO_LEAF
     leaf: NDArray[np.int64]
-    # : node -> its NVLink domain if it has one, else itself: within it, GPUs are connected by NVLink or PCIe
+    #: node -> its NVLink domain if it has one, else itself: within it, GPUs are connected by NVLink or PCIe
     box: NDArray[np.int64]
     slice_milli: dict[tuple[int, int, int], int]
-    # : node -> its position in the tree
+    #: node -> its position in the tree
     place: NDArray[np.int64]
-    # : per level of the tree, nearest first: bandwidth inside a domain over bandwidth out of it
+    #: per level of the tree, nearest first: bandwidth inside a domain over bandwidth out of it
     oversubscription: tuple[float, ...]
-    # : milli that jobs hold, milli that is down
+    #: milli that jobs hold, milli that is down
     allocated: int = 0
     out: int = 0
     _node_holds: dict[int, list[Callable[[], None]]] = field(default_factory=dict)

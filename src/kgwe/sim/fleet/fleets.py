@@ -70,7 +70,7 @@ def build_network(listed: Sequence[FleetNode], labels: domain_labels.Labels = do
 _GIB: Final = 2**30
 _TRIES_PER_NODE: Final = 50
 
-# : requests of a mixed fleet with their weights: mostly one GPU, some shares and slices, few whole nodes
+#: requests of a mixed fleet with their weights: mostly one GPU, some shares and slices, few whole nodes
 MIX: Final[tuple[tuple[int, Request], ...]] = (
     (18, Request(Gpus(count=1), 4_000, 32 * _GIB)),
     (10, Request(Gpus(count=1), 8_000, 64 * _GIB)),

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Spread:
     nodes: int
-    # : NVLink domains, and nodes outside of any
+    #: NVLink domains, and nodes outside of any
     boxes: int
-    # : 0 if unknown
+    #: 0 if unknown
     leaves: int
-    # : slowdown of the network end to end, compared with the inside of a leaf
+    #: slowdown of the network end to end, compared with the inside of a leaf
     contention: float = 1.0
 
 

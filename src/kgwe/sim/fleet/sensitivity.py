@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from kgwe.sim.fleet.locality import Spread
 
-# : model -> slowdown over 2, 3, 4 and more nodes
+#: model -> slowdown over 2, 3, 4 and more nodes
 Slowdowns = dict[str, tuple[float, ...]]
 
-# : the result of `fit` on the measurements, if they are not available
+#: the result of `fit` on the measurements, if they are not available
 DEFAULTS: Final[Mapping[str, tuple[float, ...]]] = {
     "bert": (2.38, 1.68, 1.77),
     "cifar10": (1.21, 1.02, 1.19),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kgwe.placement.packing.policy import PolicyFactory
 
-# : by their names in the published results, and ours
+#: by their names in the published results, and ours
 POLICIES: Mapping[str, PolicyFactory] = {
     "Random": baselines.Random,
     "DotProd": baselines.DotProd,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Grants = tuple[Grant, ...]
 
-# : stands for any GPU pod when a policy is told about a changed node
+#: stands for any GPU pod in the update of a policy after a node change
 _SOME = Demand(0, GPU_MILLI, 1)
 
 

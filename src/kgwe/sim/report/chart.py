@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# : colors that a page has to define, as .s0, .s1 …
+#: colors that a page has to define, as .s0, .s1 …
 COLOURS: Final = 8
 
 # About the displayed width, so that letters keep their size; half of the widest mark fits right of the axis.
@@ -27,7 +27,7 @@ _RIGHT: Final = 22
 _TOP: Final = 14
 _BOTTOM: Final = 40
 
-# : marks of a logarithmic time axis: seconds and label
+#: marks of a logarithmic time axis: seconds and label
 TIMES: Final = (
     (1, "1 s"),
     (10, "10 s"),
@@ -46,7 +46,7 @@ class Series:
     label: str
     xs: Sequence[float]
     ys: Sequence[float]
-    # : CSS class instead of the default color
+    #: CSS class instead of the default color
     look: str = ""
 
 

@@ -32,7 +32,7 @@ class Filled:
     policy: str
     alloc_100: float
     alloc_130: float
-    # : pods that fit on no node
+    #: pods that fit on no node
     refused: float
     #: CPU time of one decision
     decision_ms: float

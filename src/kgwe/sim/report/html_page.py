@@ -69,7 +69,7 @@ _HOURS_OF_DAYS: Final = 72
 # A curve has at least two points.
 _FEWEST_POINTS: Final = 2
 _TOO_SHORT: Final = "the run is too short for a curve over time, which needs two samples"
-# : shown large at the top if there is one policy
+#: shown large at the top if there is one policy
 _KEY: Final = (
     "GPU allocation",
     "fragmentation",

@@ -43,7 +43,7 @@ class Jobs(msgspec.Struct, frozen=True):
     finished: int
     running: int
     waiting: int
-    # : do not fit even on the empty fleet
+    #: do not fit even on the empty fleet
     impossible: int
 
 
@@ -51,25 +51,25 @@ class Gangs(msgspec.Struct, frozen=True):
     """Started jobs with more than one pod."""
 
     jobs: int
-    # : mean of nodes used over the minimum; 1 is ideal
+    #: mean of nodes used over the minimum; 1 is ideal
     node_spread: float
-    # : the same for leaves of the network; None if unknown
+    #: the same for leaves of the network; None if unknown
     leaf_spread: float | None
-    # : fraction of the gangs that fit in one leaf and are in one
+    #: fraction of the gangs that fit in one leaf and are in one
     one_leaf_share: float | None
-    # : mean, over all jobs with a known sensitivity, of step time over that of the best placement
+    #: mean, over all jobs with a known sensitivity, of step time over that of the best placement
     slowdown: float
 
 
 class Failures(msgspec.Struct, frozen=True):
     interruptions: int
-    # : interrupted jobs that finished
+    #: interrupted jobs that finished
     survived: int
-    # : interrupted jobs
+    #: interrupted jobs
     hit: int
-    # : repeated work
+    #: repeated work
     lost_gpu_hours: float
-    # : fraction of capacity that was down, over the run
+    #: fraction of capacity that was down, over the run
     out: float
 
 
@@ -81,7 +81,7 @@ class Cost(msgspec.Struct, frozen=True):
     paid_usd: float
     used_usd: float
     unused_usd: float
-    # : paid dollars per GPU-hour of useful work; None if some prices are unknown
+    #: paid dollars per GPU-hour of useful work; None if some prices are unknown
     usd_per_useful_gpu_hour: float | None
 
 
@@ -95,7 +95,7 @@ class Curves(msgspec.Struct, frozen=True):
     demand: list[float]
     waiting: list[int]
     running: list[int]
-    # : waits in seconds at 0, 1 … 100 percent of the jobs
+    #: waits in seconds at 0, 1 … 100 percent of the jobs
     wait_cdf_s: list[float]
     completion_cdf_s: list[float]
 
@@ -103,13 +103,13 @@ class Curves(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     policy: str
     jobs: Jobs
-    # : from the first arrival to the end, and to the last arrival (to the end, if all arrive at once)
+    #: from the first arrival to the end, and to the last arrival (to the end, if all arrive at once)
     hours: float
     busy_hours: float
-    # : fraction of capacity in use while jobs arrive, and over the whole run
+    #: fraction of capacity in use while jobs arrive, and over the whole run
     allocation: float
     allocation_whole_run: float
-    # : fraction of capacity that is idle and unusable for a pod of the mix, mean over the arrival period; None with
+    #: fraction of capacity that is idle and unusable for a pod of the mix, mean over the arrival period; None with
     # too few samples
     fragmentation: float | None
     wait_s: Percentiles

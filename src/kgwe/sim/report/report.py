@@ -27,7 +27,7 @@ _MANY: Final = 100
 class Report(msgspec.Struct, frozen=True):
     """The parameters and results of a comparison."""
 
-    # : fleet, workload, seed and options, as shown in the heading
+    #: fleet, workload, seed and options, as shown in the heading
     params: dict[str, str | int | float]
     results: list[Result]
 
@@ -37,7 +37,7 @@ class Figure:
     label: str
     value: Callable[[Result], float | None]
     write: Callable[[float], str]
-    # : 1 if more is better, -1 if less is better, 0 if neither
+    #: 1 if more is better, -1 if less is better, 0 if neither
     better: int = 0
     hint: str = ""
 

@@ -35,13 +35,13 @@ class Template:
     weight: float
     gpus: Gpus
     median_s: float
-    # : standard deviation of the logarithm: 1 is a factor of 2.7
+    #: standard deviation of the logarithm: 1 is a factor of 2.7
     sigma: float = 1.2
-    # : the number is one of these
+    #: the number is one of these
     pods: tuple[int, ...] = (1,)
     priority: int = 0
     preference: Preference = Preference.NONE
-    # : one of these, which determines the slowdown by a spread placement
+    #: one of these, which determines the slowdown by a spread placement
     models: tuple[str, ...] = ()
     checkpoint_s: float = CHECKPOINT_S
 
@@ -61,7 +61,7 @@ class Mix:
     summary: str
     templates: tuple[Template, ...]
     users: int = 24
-    # : interactive users follow the time of day
+    #: interactive users follow the time of day
     daily: bool = True
 
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from kgwe.placement.packing.fleet import IntArray
 
-# : arrivals end when they request this share of the fleet
+#: arrivals end when they request this share of the fleet
 TUNE = 1.3
-# : the mix holds the most frequent demands that cover this share of the pods
+#: the mix holds the most frequent demands that cover this share of the pods
 TYPICAL_SHARE = 0.95
 NODE_FILE = "openb_node_list_gpu_node.csv"
 PUBLISHED_FILE = Path("published") / "alloc_by_policy.csv"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kgwe.placement.fleet.node import Gpus, Request
 
-# : default time between checkpoints; jobs lose the work since the last one
+#: default time between checkpoints; jobs lose the work since the last one
 CHECKPOINT_S = 1800.0
 
 
@@ -35,12 +35,12 @@ class Job:
     duration_s: float
     request: Request
     pods: int = 1
-    # : larger values come first
+    #: larger values come first
     priority: int = 0
     user: str = ""
-    # : the trained model, which determines the slowdown by a spread placement; empty for none
+    #: the trained model, which determines the slowdown by a spread placement; empty for none
     model: str = ""
-    # : time between two checkpoints; 0 if a failure loses nothing (a service)
+    #: time between two checkpoints; 0 if a failure loses nothing (a service)
     checkpoint_s: float = CHECKPOINT_S
 
     def __post_init__(self) -> None:

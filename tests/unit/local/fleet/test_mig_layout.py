@@ -73,7 +73,7 @@ def test_what_a_pod_has_stays() -> None:
     obj = described()
     given = device_assignment.assign(device_assignment.offers(obj, NODES["a100-mig"].capacity()), [running], {})
     obj = described(c0=layout("3g.40gb@0", "3g.40gb@4"))
-    taken, said = mig_layout.holds(obj, given, {"a": running})
+    taken, said = device_assignment.list_holdings(obj, given, {"a": running})
     assert said == (gpunode.HeldDevices("team/a", "a", "", ("0@6",)),)
     status = asyncio.run(mig_layout.apply_layout(obj, taken))
     assert names(status.gpus[0]) == ["3g.40gb@0", "1g.10gb@6"]

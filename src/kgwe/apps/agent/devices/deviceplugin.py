@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# : directory of plugin sockets, below the kubelet's root directory
+#: directory of plugin sockets, below the kubelet's root directory
 FOLDER: Final = "device-plugins"
 _LOOK_S: Final = 1.0
 
@@ -37,7 +37,7 @@ class DevicePlugins:
         self._look_s = look_s
         self._wake = asyncio.Event()
         self._plugins: dict[str, DevicePlugin] = {}
-        # : resource -> why it is not registered
+        #: resource -> why it is not registered
         self.problems: dict[str, str] = {}
 
     @property

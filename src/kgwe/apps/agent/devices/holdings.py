@@ -62,12 +62,12 @@ class PodHoldings:
         self._soon = asyncio.Event()
         self._is_read = False
         self._surprises: tuple[gpunode.HeldDevices, ...] = ()
-        # : UUIDs of devices that ResourceClaims name differently
+        #: UUIDs of devices that ResourceClaims name differently
         self.claimed: Callable[[], Mapping[str, str]] = dict
-        # : pods that hold devices, as published
+        #: pods that hold devices, as published
         self.held: tuple[gpunode.HeldDevices, ...] = ()
         self.differences: tuple[Difference, ...] = ()
-        # : why the kubelet's list cannot be read; empty if it can
+        #: why the kubelet's list cannot be read; empty if it can
         self.problem = "not read yet"
         self._on_news = on_news
         self._on_difference = on_difference

@@ -29,9 +29,9 @@ _PENDING: Final = ("", "Pending")
 
 
 class PendingPods(NamedTuple):
-    # : pods that the kubelet knows; those that lack devices may be the pod of the call
+    #: pods that the kubelet knows; those that lack devices may be the pod of the call
     known: list[Ask]
-    # : pods bound to this node that the kubelet does not list yet
+    #: pods bound to this node that the kubelet does not list yet
     to_come: list[Ask]
 
     @property

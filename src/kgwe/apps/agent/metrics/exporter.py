@@ -34,7 +34,7 @@ _GBIT: Final = 8e-9
 _PERCENT: Final = WHOLE // 100
 _THROTTLES: Final = tuple((reason, (reason.name or "").lower()) for reason in Throttle if reason)
 
-# : (family, labels with a closing space, value)
+#: (family, labels with a closing space, value)
 Line = tuple["Family", str, "Number | str | None"]
 
 
@@ -58,7 +58,7 @@ class Exporter:
         self._machine: Machine | None = None
         self._sample: Sample | None = None
         self._health: Mapping[str, bool | None] = {}
-        # : a GPU or MIG instance -> its labels without the closing bracket
+        #: a GPU or MIG instance -> its labels without the closing bracket
         self._parts: dict[str | Instance, str] = {}
         self._fixed = ""
         self._churn = _Churn()

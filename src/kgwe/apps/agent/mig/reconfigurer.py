@@ -114,7 +114,7 @@ class MigReconfigurer:
         self._work: dict[str, _Job] = {}
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
-        # : UUIDs of GPUs and slices that must not be allocated now
+        #: UUIDs of GPUs and slices that must not be allocated now
         self.withheld: frozenset[str] = frozenset()
         self._on_withhold = on_withhold
         self._on_change = on_change

@@ -63,9 +63,9 @@ class StatusPublisher:
         self._failures = 0
         # (sent object, object in the API): an older CRD drops fields it does not know.
         self._accepted: tuple[gpunode.GPUNodeStatus, gpunode.GPUNodeStatus] | None = None
-        # : the object as last read from the API
+        #: the object as last read from the API
         self.stored: gpunode.GPUNode | None = None
-        # : why the object cannot be written; empty if it can
+        #: why the object cannot be written; empty if it can
         self.problem = ""
         self._on_write = on_write
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CHUNK_BYTES = 1 << 22
-# : verbs of requests that may write a seat
+#: verbs of requests that may write a seat
 SEATING = ("patch", "update")
 
 

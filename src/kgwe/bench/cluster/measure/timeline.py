@@ -36,13 +36,13 @@ def owner_of(pod: str) -> str:
 class Timeline:
     """The events so far of the objects submitted as one kind of resource."""
 
-    # : plural of the submitted resource: pods, jobs or gpuworkloads
+    #: plural of the submitted resource: pods, jobs or gpuworkloads
     resource: str
     submitted: dict[str, dt.datetime] = field(default_factory=dict)
-    # : time of the response to the last submission
+    #: time of the response to the last submission
     accepted: dt.datetime | None = None
     bound: dict[str, dt.datetime] = field(default_factory=dict)
-    # : refused bindings, and objects that were bound more than once
+    #: refused bindings, and objects that were bound more than once
     refused: int = 0
     doubled: int = 0
 

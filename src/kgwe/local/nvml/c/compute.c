@@ -65,7 +65,7 @@ EXPORT nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstanc
 }
 #endif
 
-/* A new one has a name that nobody had before: of the card, and of the serial that is never given twice. */
+/* A new instance gets a unique name: from the GPU, and from a serial number that is never reused. */
 static uint64_t stir(uint64_t value) {
     value += 0x9e3779b97f4a7c15ull;
     value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9ull;

@@ -1,4 +1,4 @@
-/* For whoever plays the hardware: hardware.py through ctypes, and the reset that nvidia-smi asks for. */
+/* Control functions of the simulation: for hardware.py through ctypes, and the reset for nvidia-smi. */
 #include "state.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 
 EXPORT unsigned kgweStateSize(void) { return sizeof(struct state); }
 
-/* Offsets that tell whether the other declaration of the layout is the same. */
+/* Offsets by which the other declaration of the layout is checked. */
 EXPORT unsigned kgweOffset(unsigned which) {
     static const unsigned OFFSETS[] = {
         offsetof(struct state, profiles), offsetof(struct state, faults), offsetof(struct state, events),
@@ -29,8 +29,8 @@ EXPORT void kgweLock(struct state *state) { lock_state(state); }
 
 EXPORT void kgweUnlock(struct state *state) { unlock_state(state); }
 
-/* A reset of a card: what is pending comes on, instances go, volatile counters begin anew, a lost card is back. It is
- * refused while a process runs on the card or another process has NVML open, which holds every card. */
+/* A reset of a card: pending modes take effect, instances are removed, volatile counters restart at 0,
+ * and a lost GPU is back. It is refused while a process runs on the card or another process has NVML open, which holds every card. */
 EXPORT nvmlReturn_t kgweReset(const char *uuid) {
     SYSTEM_CALL()
     for (struct gpu *gpu = call.state->gpus; gpu < call.state->gpus + call.state->gpu_count; gpu++) {

@@ -116,7 +116,7 @@ static int may_start(const struct profile *profile, unsigned start) {
     return 0;
 }
 
-/* With all media engines at one instance, nobody beside it may expect some. */
+/* If one instance has all media engines, the others have none. */
 static int media_allow(unsigned one, unsigned other) {
     int one_takes = one == MEDIA_ONE || one == MEDIA_ALL, other_takes = other == MEDIA_ONE || other == MEDIA_ALL;
     if (one_takes && other_takes) return 0;

@@ -53,7 +53,7 @@ struct state *mapped(void) { return the_state; }
 /* --- the lock ------------------------------------------------------------------------------------------------------- */
 
 void lock_state(struct state *state) {
-    /* Whoever died with it left a state that is whole: see state.h. */
+    /* A process that died with the lock left a consistent state: see state.h. */
     if (pthread_mutex_lock(&state->lock) == EOWNERDEAD) pthread_mutex_consistent(&state->lock);
 }
 

@@ -97,8 +97,8 @@ struct fault {
     char function[64];
 };
 
-/* Codes that are no answers: the calling process is killed, before the call or when its work is done and nobody was told
- * (with the lock in its hands). */
+/* Special codes: the calling process is killed, before the call, or after its work is done and before it returns
+ * (while it holds the lock). */
 enum { DIE_BEFORE = -1, DIE_AFTER = -2 };
 
 struct state {
