@@ -319,7 +319,7 @@ async def test_setting_the_mode_that_is_on_is_success(cut: Bench) -> None:
 
 async def test_media_engines_go_to_one_instance(cut: Bench) -> None:
     await cut.create("1g.10gb+me@0")
-    with pytest.raises(errors.Conflict, match=r"holds 1g\.10gb\+me@0"):
+    with pytest.raises(errors.Conflict, match=r"has 1g\.10gb\+me@0"):
         await cut.create("1g.10gb+me@1")
     await cut.create("1g.10gb@1")
     assert await cut.places() == ["1g.10gb+me@0", "1g.10gb@1"]
