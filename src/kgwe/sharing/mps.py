@@ -13,7 +13,6 @@ the slice. Percentages of all clients may add up to more than 100: then they com
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -177,35 +176,6 @@ def _split_memory(target: Target, limits: Limits, clients: Sequence[Client]) -> 
     if target.memory_mib is not None and total > target.memory_mib:
         wrong.append(f"{total} MiB for all clients are more than the {target.memory_mib} MiB there are")
     return sizes, wrong
-
-
-# --- choosing -------------------------------------------------------------------------------------------
-
-
-class Method(enum.StrEnum):
-    """How a unit may be shared."""
-
-    EXCLUSIVE = "exclusive"
-    MPS = "mps"
-    TIME_SLICING = "timeslicing"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    method: Method
-    reason: str
-
-
-def choose_method(target: Target, limits: Limits, clients: Sequence[Client], *, trust_each_other: bool) -> Choice:
-    """How these clients best share the unit: by MPS where possible, else by time-slicing."""
-    if len(clients) <= 1:
-        return Choice(Method.EXCLUSIVE, "there is only one client")
-    if not trust_each_other:
-        return Choice(Method.TIME_SLICING, "an error of one MPS client ends all of its server's")
-    answer = admit_clients(target, limits, clients)
-    if answer.is_admitted:
-        return Choice(Method.MPS, "clients run side by side, with limits")
-    return Choice(Method.TIME_SLICING, "; ".join(answer.problems))
 
 
 # --- environments ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from tests.support.builders.samples import A100, card, cut_into, machine
 from tests.support.examples import examples
 
 from kgwe.sharing import mps
-from kgwe.sharing.mps import Client, Limits, Method, Target
+from kgwe.sharing.mps import Client, Limits, Target
 
 CARD = Target("GPU-0", 80_000, (9, 0))
 
@@ -98,16 +98,6 @@ def test_whoever_is_admitted_fits(memory, limits, clients):
     if memory is not None:
         assert sum(client.memory_mib or 0 for client in answer.clients) <= memory
         assert all(client.memory_mib is not None for client in answer.clients)
-
-
-def test_sharing_is_side_by_side_where_that_is_legal_else_in_turn():
-    two = [Client("a"), Client("b")]
-    assert mps.choose_method(CARD, Limits(), two[:1], trust_each_other=True).method is Method.EXCLUSIVE
-    assert mps.choose_method(CARD, Limits(), two, trust_each_other=True).method is Method.MPS
-    assert mps.choose_method(CARD, Limits(), two, trust_each_other=False).method is Method.TIME_SLICING
-    old = mps.choose_method(replace(CARD, compute_capability=(6, 0)), Limits(), two, trust_each_other=True)
-    assert old.method is Method.TIME_SLICING
-    assert "Volta" in old.reason
 
 
 def test_a_client_finds_its_server_and_its_limits_in_its_environment():

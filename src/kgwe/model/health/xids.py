@@ -4,7 +4,7 @@ The actions are those of NVIDIA's catalogue ("resolution bucket, immediate actio
 support, what takes the least risk): https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 One number follows the practice of NVIDIA's device plugin (internal/rm/health.go) instead: 109, which the catalogue
 answers with a reset and the plugin blames on the application. A number that is not listed takes the GPU out of
-service, as with the plugin: nobody has said that it is harmless.
+service, as with the plugin: it is not known to be harmless.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class XidClass(enum.StrEnum):
 
 
 class Action(enum.StrEnum):
-    """What somebody should do."""
+    """What the operator should do."""
 
     NONE = "None"
     RESTART_APPLICATION = "RestartApplication"

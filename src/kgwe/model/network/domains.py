@@ -192,15 +192,6 @@ class Tree:
     def gb_per_s(self, a: int, b: int) -> float:
         return float(self.gb_per_s_from(a)[b])
 
-    def find_spanning_domain(self, nodes: Collection[int]) -> tuple[int, int] | None:
-        """(level, domain) of the lowest known domain that holds all the nodes; None: only the cluster does."""
-        chosen = np.fromiter(nodes, np.int64, len(nodes))
-        for number, level in enumerate(self.levels):
-            domains = self.domain_of[number, chosen]
-            if len(domains) and (domains == domains[0]).all() and level.known[domains[0]]:
-                return number, int(domains[0])
-        return None
-
 
 # --- building -------------------------------------------------------------------------------------------
 

@@ -99,10 +99,6 @@ def parse_duration(text: str) -> float:
     return sum(int(number) * _UNIT_S[unit] for number, unit in parts)
 
 
-def format_int(count: int) -> str:
-    return str(count)
-
-
 def format_milli(milli: int) -> str:
     """Thousandths in the API server's own spelling: whole units when there are no parts."""
     return str(milli // 1000) if milli % 1000 == 0 else f"{milli}m"

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 HIGHEST: Final = 100.0
 HINT_LIMIT: Final = 10.0
-EXTENDER_HIGHEST: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +69,6 @@ class ScoreParts(NamedTuple):
     balance: Floats
     #: GPUs of islands the pod would break
     broken: NDArray[np.int32]
-
-
-def to_extender_score(score: float) -> int:
-    """The score for kube-scheduler: a whole number 0..10, rounded half up."""
-    return min(max(int(score * EXTENDER_HIGHEST / HIGHEST + 0.5), 0), EXTENDER_HIGHEST)
 
 
 def bound_hint(hint: Floats) -> Floats:

@@ -281,7 +281,7 @@ class _Cycle(Generic[P]):
         self._outcomes.append(Placed(workload, plan))
 
     def _plan_around_reservations(self, workload: QueuedWorkload, request_class: RequestClass, plan: P) -> P | None:
-        """The plan, or another one, that does not delay reservations of others."""
+        """The plan, or another one, that does not delay other reservations."""
         reservations = self._reservations
         if reservations is None or not (self._queue.pool.unschedulable or len(reservations)):
             return plan

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _LOOK_AHEAD: Final = 1 / 3
 # Costs are sums of a few products of small numbers; closer than this they are equal.
 _SAME: Final = 1e-12
-_GPU_MILLI: Final = 1000
 
 
 class Shortage(enum.StrEnum):
@@ -144,11 +143,6 @@ class SlotTable:
         """state -> worth of a GPU in it, for a fleet with `counts` GPUs in each state; a cost is a difference."""
         weights = self._weights / (1 + counts @ self.room)
         return np.asarray(self.room @ weights - self.waste * (_LOOK_AHEAD / max(1, counts.sum())))
-
-    def hole_milli(self, states: NDArray[np.integer]) -> NDArray[np.int64]:
-        """For GPUs in these states, free thousandths that are not expected to serve the next request."""
-        milli: NDArray[np.float64] = self.unusable[states] * (_GPU_MILLI / self.graph.geometry.units)
-        return np.floor(milli + _SAME).astype(np.int64)
 
     def _rate_states(
         self, present: NDArray[np.int64], number: int, counts: NDArray[np.int64]

@@ -67,7 +67,6 @@ def test_a_node_without_labels_is_near_nothing_not_even_another_such():
     assert tree.unknown_hops > hops(tree, "n000", "n111")
     assert gb_per_s(tree, "x1", "x2") == domains.UNKNOWN_GB_PER_S
     assert [level.known[tree.domain_of[i, tree.position["x1"]]] for i, level in enumerate(tree.levels)] == [False] * 3
-    assert tree.find_spanning_domain([tree.position["x1"]]) is None
 
 
 def test_a_missing_leaf_below_a_known_spine_is_as_far_as_the_spine():
@@ -135,13 +134,6 @@ def test_nvlink_domains_are_a_dimension_of_their_own():
     assert not tree.shares_nvlink(6, 7), "two nodes in no NVLink domain share none"
     assert tree.nvlink_of.tolist() == [0, 0, 0, 1, 1, 1, -1, -1]
     assert tree.sum_by_nvlink_domain(np.arange(8)).tolist() == [3, 12]
-
-
-def test_the_lowest_domain_around_nodes_is_found():
-    tree = domains.build_tree(clos(), LEVELS)
-    assert tree.find_spanning_domain([0, 1]) == (0, 0)
-    assert tree.find_spanning_domain([4, 7]) == (1, 1)
-    assert tree.find_spanning_domain([0, 7]) == (2, 0)
 
 
 def test_an_empty_cluster_has_an_empty_tree():

@@ -16,7 +16,7 @@ from kgwe.placement.pod.engine import Decision, Engine
 from kgwe.placement.pod.fit import Fitter
 from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.ranking import ALIASES, Strategy, parse_strategy
-from kgwe.placement.pod.score import Weights, to_extender_score
+from kgwe.placement.pod.score import Weights
 from kgwe.placement.pod.shortage import Shortage
 from kgwe.placement.refusal import Reason, Refusal
 
@@ -121,13 +121,6 @@ def test_weights_shift_the_choice():
     request = Request(Gpus(count=4), preference=Preference.NVLINK_OPTIMAL)
     assert decide(Engine(snapshot, Weights(100, 0, 0)), request).name == "fast"
     assert decide(Engine(snapshot, Weights(0, 100, 0)), request).name == "full"
-
-
-@pytest.mark.parametrize(
-    ("score", "expected"), [(0, 0), (4.9, 0), (5, 1), (54.9, 5), (95, 10), (100, 10), (130, 10), (-3, 0)]
-)
-def test_scores_for_kube_scheduler_are_whole_numbers_to_ten(score, expected):
-    assert to_extender_score(score) == expected
 
 
 def test_a_hint_decides_between_equals_and_is_bounded():

@@ -152,8 +152,3 @@ def test_every_policy_fills_a_card_with_legal_places_only(name):
             assert PLAIN.with_place[states[found[0]], found[1]] != layout_graph.NONE
             states[found[0]] = PLAIN.with_place[states[found[0]], found[1]]
             running.append(found)
-
-
-def test_holes_are_what_no_request_of_the_mix_can_use():
-    table = slots.SlotTable(PLAIN, {"7g.80gb": 1})
-    assert table.hole_milli(fleet([], ["1g.10gb@6"], ["7g.80gb@0"])).tolist() == [0, 875, 0]
