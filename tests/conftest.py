@@ -16,7 +16,7 @@ from tests.support import families
 # No deadlines: a busy machine must not fail a property.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50, derandomize=True)
 # `make test-unit` answers sooner with fewer of them.
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=20, derandomize=True)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=10, derandomize=True)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=300, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
