@@ -19,7 +19,7 @@ class Attempts:
         self._planner = planner
         self._by_uid: dict[str, Attempt] = {}
 
-    def of(self, workload: Workload) -> Attempt:
+    def attempt_of(self, workload: Workload) -> Attempt:
         """The attempt of the workload; an edit of its spec starts a new one."""
         uid = workload.meta.uid
         attempt = self._by_uid.get(uid)

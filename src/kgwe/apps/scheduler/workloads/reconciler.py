@@ -168,7 +168,7 @@ class Reconciler:
 
     async def _seek_place(self, workload: Workload) -> Result:
         """The workload has no run: start it at its place, or ask for a place."""
-        attempt = self._attempts.of(workload)
+        attempt = self._attempts.attempt_of(workload)
         self._warn_of_priority(workload, attempt)
         now = self._clock()
         if now < attempt.retry_at:

@@ -91,7 +91,7 @@ class RunFollower:
 
     async def follow(self, workload: Workload, run: Run) -> Result:
         """Report what the run and its pods do, and act if its pods do not get their places."""
-        attempt = self._attempts.of(workload)
+        attempt = self._attempts.attempt_of(workload)
         self._observe_run(attempt, run)
         if attempt.taken_back == run.meta.uid:
             return "done"  # the watch will show that it is gone
@@ -199,7 +199,7 @@ class RunFollower:
 
     async def _replace_run(self, workload: Workload, run: Run, why: Unplaced) -> Result:
         """Delete the run and plan the workload again, without the nodes that did not take it."""
-        attempt = self._attempts.of(workload)
+        attempt = self._attempts.attempt_of(workload)
         attempt.avoid |= dict.fromkeys(why.avoid, self._clock() + self._settings.avoid_seconds)
         await self._writer.delete_run(run)
         attempt.taken_back = run.meta.uid

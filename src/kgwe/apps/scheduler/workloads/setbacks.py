@@ -53,7 +53,7 @@ class Setbacks:
         `at_once`: the first time there is no pause, because another node may do.
         """
         self._attempts.release_place(workload.meta.uid)
-        attempt = self._attempts.of(workload)
+        attempt = self._attempts.attempt_of(workload)
         attempt.refusals += 1
         attempt.ask = None
         again_s = 0.0
@@ -87,7 +87,7 @@ class Setbacks:
             return False
         delay_s = backoff.delay_s(workload.backoff_s, retries, self._rng.random())
         self._metrics.retries.inc()
-        self._attempts.of(workload).retry_at = self._clock() + delay_s
+        self._attempts.attempt_of(workload).retry_at = self._clock() + delay_s
         self._requeue(workload.key, delay_s)
         message = f"creating the Job failed; retry {retries + 1} of {workload.max_retries} in {delay_s:.0f} s: {error}"
         await self._writer.write_status(
