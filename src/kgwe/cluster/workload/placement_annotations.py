@@ -75,7 +75,8 @@ def pinned_node(spec: core.PodSpec) -> str:
 
 
 def is_gated(pod: core.Pod) -> bool:
-    return any(gate.name == GATE for gate in pod.spec.schedulingGates)
+    gates = pod.spec.schedulingGates
+    return bool(gates) and any(gate.name == GATE for gate in gates)
 
 
 def seat_of(annotations: Mapping[str, str]) -> tuple[str, int] | None:

@@ -58,7 +58,8 @@ class DeviceChooser:
                 grants.append(Grant(node, slices=found, pods=0))
         # A share whose GPU is observed waits for that GPU, whatever else comes free.
         owed = Debt(count - gpus.bit_count(), 0 if holding.observed else shares, tuple(missing))
-        grants[0] = replace(grants[0], owed=owed)
+        if owed:
+            grants[0] = replace(grants[0], owed=owed)
         return tuple(grants), bool(owed) or bool(shares)
 
     def _choose_gpus(self, holder: Holder, count: int, node: int, gpus_of_others: Callable[[], int]) -> int:
