@@ -218,7 +218,7 @@ def mentions(bed: Bed, workload: Any, word: str) -> bool:
 async def test_every_cause_is_named_with_what_to_do(live: Live) -> None:
     bed = live.bed
     await fleet(bed)
-    await live.scheduler(placement_timeout_seconds="2")
+    await live.scheduler(placement_timeout_seconds="2", unscheduled_timeout_seconds="2")
     await fill(bed)
     quota = {"metadata": {"name": "limited"}, "spec": {"hard": {"requests.nvidia.com/gpu": "0"}}}
     await bed.client.request("POST", "/api/v1/namespaces", body={"metadata": {"name": "limited"}})

@@ -94,7 +94,7 @@ class Metrics:
         self.failures = Counter("kgwe_scheduling_failures", "Plans refused, by reason", ["reason"], registry=registry)
         self.latency = Histogram(
             "kgwe_scheduling_latency_seconds",
-            "From when work was first asked for to when it had a place",
+            "Time from creation of a workload or gang to its placement",
             registry=registry,
             buckets=_WAITS,
         )
@@ -128,7 +128,10 @@ class Metrics:
             buckets=(0.5, 1, 1.5, 2, 3, 5, 10, 30, 60, 300),
         )
         self.recoveries = Counter(
-            "kgwe_recoveries", "Work that a failure has hit, by what was planned for it", ["outcome"], registry=registry
+            "kgwe_recoveries",
+            "Workloads and gangs hit by a failure, by outcome",
+            ["outcome"],
+            registry=registry,
         )
         self.rejections = Counter(
             "kgwe_pod_rejections", "Pods of workloads that a kubelet rejected before they started", registry=registry
@@ -147,7 +150,7 @@ class Metrics:
         )
         self.planning_errors = Counter(
             "kgwe_planning_errors",
-            "Errors in planning that were kept to one workload, gang or pod, by stage",
+            "Planning errors confined to one workload, gang or pod, by stage",
             ["stage"],
             registry=registry,
         )

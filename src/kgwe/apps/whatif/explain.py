@@ -58,6 +58,20 @@ _AHEAD: Final = 5
 _SIMILAR: Final = 5
 _UNSEATED: Final = 8
 
+# Reasons of workloads that had a place and did not start.
+_FAILED_ATTEMPTS: Final = frozenset(
+    {
+        run_state.NODE_REFUSED,
+        run_state.PLACE_LOST,
+        run_state.POD_REJECTED,
+        run_state.NOT_SCHEDULED,
+        run_state.PODS_NOT_CREATED,
+        "JobCreationFailed",
+        "QuotaExceeded",
+        "AttemptsExhausted",
+    }
+)
+
 # Nodes that a summary names: of a running workload, and of a possible place.
 _NAMED: Final = 16
 _NAMED_HERE: Final = 4
@@ -382,6 +396,9 @@ def _sentence(text: str) -> str:
 
 def _fits(view: View, plan: Plan, base: Explanation) -> Explanation:
     """There is room for it now, and it still waits."""
+    if (failed := _failed_attempt(base.said)) is not None:
+        summary = f"waiting. The last attempt to start it failed ({failed.reason}): {end_sentence(failed.message)}"
+        return _with(base, summary=summary)
     where = list_names(plan.nodes, _NAMED_HERE)
     ahead = base.turn.place - 1 if base.turn is not None else 0
     if any(word.reason == Reason.HELD_FOR_OTHERS for word in base.said):
@@ -394,6 +411,11 @@ def _fits(view: View, plan: Plan, base: Explanation) -> Explanation:
     hint = f"if it does not start within a minute, check that the scheduler runs ({check}) and read its log"
     summary = f"waiting. The nodes listed just now have room for it ({where}). {why_not}."
     return _with(base, summary=summary, would_go=placed(view, plan), problems=(*base.problems, hint))
+
+
+def _failed_attempt(said: Iterable[Word]) -> Word | None:
+    """The last status, if an attempt failed for another reason than free capacity."""
+    return next((word for word in said if word.status == "False" and word.reason in _FAILED_ATTEMPTS), None)
 
 
 def placed(view: View, plan: Plan) -> Placed:

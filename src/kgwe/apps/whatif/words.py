@@ -195,7 +195,7 @@ def _placed(placed: Placed, title: str) -> Iterator[str]:
     if placed.domain:
         facts.append(f"domain {placed.domain}")
     if placed.score is not None:
-        parts = ", ".join(f"{name} {points:.1f}" for name, points in placed.parts.items())
+        parts = ", ".join(f"{name} {format_number(round(points, 1))}" for name, points in placed.parts.items())
         facts.append(f"score {placed.score:.0f}" + (f" ({parts})" if parts else ""))
     if placed.gb_per_s:
         facts.append(f"{placed.gb_per_s:.1f} GB/s")

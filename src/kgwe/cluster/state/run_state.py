@@ -86,7 +86,9 @@ def find_unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mappi
         if (said := scheduler_refusal(pod)) is not None:
             number = run.seat_of(pod)
             node = run.seats[number].node if 0 <= number < len(run.seats) else ""
-            return Unplaced(NODE_REFUSED, f"{node}: {said.message}", frozenset({node} if node else ()))
+            return Unplaced(
+                NODE_REFUSED, f"kube-scheduler rejected node {node}: {said.message}", frozenset({node} if node else ())
+            )
     if waiting:
         gated = any(placement_annotations.is_gated(pod) for pod in waiting)
         text = (

@@ -75,8 +75,8 @@ def encode(seats: Sequence[Seat], most_bytes: int = MOST_BYTES) -> str:
             text = _PACKED + base64.b64encode(zlib.compress(text.removeprefix(_PLAIN).encode(), 6)).decode()
     if len(text) > most_bytes:
         raise PlanTooLarge(
-            f"its plan of {len(seats)} pods takes {len(text)} bytes, and {most_bytes} can be stored with its Job; give"
-            " each pod more GPUs (gpusPerPod), or divide the work"
+            f"its plan of {len(seats)} pods takes {len(text)} bytes; only {most_bytes} fit in its Job: give"
+            " each pod more GPUs (gpusPerPod), or split the workload"
         )
     return text
 

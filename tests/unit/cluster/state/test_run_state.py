@@ -91,7 +91,7 @@ class TestUnplaced:
         state.on_pod(added(waiting("p1", 1, REFUSED)))
         found = judge(state)
         assert found.reason == run_state.NODE_REFUSED
-        assert found.message == "n2: 0/2 nodes are available"
+        assert found.message == "kube-scheduler rejected node n2: 0/2 nodes are available"
         assert found.avoid == {"n2"}
         assert found.is_nodes_fault
 

@@ -97,7 +97,7 @@ def test_a_hundred_thousand_gpus_on_nodes_with_names_of_a_cloud_fit_an_annotatio
 
 def test_a_plan_that_does_not_fit_is_refused_with_the_limit():
     seats = [Seat(f"{hashlib.sha256(b'%d' % node).hexdigest()[:63]}", 1) for node in range(20_000)]
-    with pytest.raises(plan_text.PlanTooLarge, match=r"plan of 20000 pods takes \d+ bytes, and 212992 can be stored"):
+    with pytest.raises(plan_text.PlanTooLarge, match=r"plan of 20000 pods takes \d+ bytes; only 212992 fit in its Job"):
         placement_annotations.encode(seats)
 
 

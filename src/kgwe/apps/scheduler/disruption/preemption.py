@@ -140,7 +140,7 @@ class PreemptionController:
     def forget(self, owner: str) -> None:
         self._tried.pop(owner, None)
         if owner in self.under_way:
-            self._end_preemption(owner, "the work is gone")
+            self._end_preemption(owner, "the workload is gone")
 
     def _are_gone(self, each: PreemptionInProgress) -> bool:
         runs = self._state.runs

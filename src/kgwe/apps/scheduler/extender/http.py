@@ -159,7 +159,7 @@ def _reply_to_error(path: str, exc: Exception) -> Answered:
     if isinstance(exc, errors.Permanent):
         return _encode_error(path, str(exc)), "malformed"
     log.error("extender_failed", verb=path, exc_info=exc)
-    return _encode_error(path, "internal error; the scheduler's log says more"), "error"
+    return _encode_error(path, "internal error; see the scheduler's log"), "error"
 
 
 def _encode_error(path: str, message: str) -> bytes:

@@ -83,7 +83,7 @@ def device_uuids(place: Holding | Seat, names: Naming) -> tuple[str, ...]:
     except KeyError as exc:
         raise errors.Permanent(f"{place.node}: no device name is known for its GPU or slice {exc}") from exc
     if not found:
-        raise errors.Permanent(f"{place.node}: the plan names no cards")
+        raise errors.Permanent(f"{place.node}: the plan names no GPUs")
     return tuple(found)
 
 
