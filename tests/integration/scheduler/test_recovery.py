@@ -187,7 +187,7 @@ async def test_the_status_tells_what_was_done(bed: Bed):
     await bed.until(lambda: condition(bed.now(workload), "Scheduled").reason == "Recovered")
 
     status = bed.now(workload).status
-    assert f"node {lost} is lost" in condition(bed.now(workload), "Scheduled").message
+    assert f"Node {lost} is lost" in condition(bed.now(workload), "Scheduled").message
     assert lost not in [placement.node for placement in status.placements]
     assert status.phase == "Running"
 
