@@ -118,7 +118,7 @@ def divided(pieces: int, cut: int) -> Node:
     shape = Shape(nvswitch(1), "H100-SXM5-80GB", 81_920, "hopper")
     profile = mig.Profile("1g.10gb", 1, 1, tuple(range(cut)), cut, 10_000)
     placed = {0: tuple(mig.Placement(profile, start) for start in range(cut))} if cut else {}
-    return Node("a", shape, 64_000, 2**40, pieces=pieces, cut=placed)
+    return Node("a", shape, 64_000, 2**40, shares_per_gpu=pieces, cut=placed)
 
 
 @pytest.mark.parametrize("kind", ["share", "slice"])

@@ -54,7 +54,7 @@ class ShareMachine(RuleBasedStateMachine):
         kept = {node.name: node for node in self.ledger.fleet.snapshot.nodes}
         made = []
         for name, (pieces, healthy) in there.items():
-            node = replace(small_fleet.node(0), name=name, healthy=healthy, pieces=pieces)
+            node = replace(small_fleet.node(0), name=name, healthy=healthy, shares_per_gpu=pieces)
             made.append(kept[name] if kept.get(name) == node else node)
         self.ledger.fleet.set_nodes(made, domains.build_tree((), ()))
 
@@ -68,10 +68,10 @@ class ShareMachine(RuleBasedStateMachine):
         self.ledger.set_pod(uid, node, WANTED, observed=DeviceSet(1 << card))
         fleet = self.ledger.fleet
         there = fleet.node(node)
-        if there is None or not there.pieces or not there.usable >> card & 1:
+        if there is None or not there.shares_per_gpu or not there.usable >> card & 1:
             return
         told = [key for key in fleet.holders(node) if key != uid and recorded(fleet, key).observed]
-        if sum(fleet.grants(key)[0].whole_or_shared == 1 << card for key in told) < there.pieces:
+        if sum(fleet.grants(key)[0].whole_or_shared == 1 << card for key in told) < there.shares_per_gpu:
             assert fleet.grants(uid)[0].whole_or_shared == 1 << card
 
     @rule(uid=PODS)
@@ -89,13 +89,13 @@ class ShareMachine(RuleBasedStateMachine):
             return
         found = fleet.engine.decide(Request(Gpus(milli=share_milli(pieces)), cpu_milli=100))
         if isinstance(found, Decision):
-            assert fleet.snapshot.nodes[found.node].pieces == pieces
+            assert fleet.snapshot.nodes[found.node].shares_per_gpu == pieces
             self.now += 1
             self.ledger.assume_pod(uid, WANTED, found.grant, self.now + 5)
         else:
             for number, node in enumerate(fleet.snapshot.nodes):
                 left = fleet.snapshot.milli[number]
-                assert node.pieces != pieces or (left < share_milli(pieces)).all()
+                assert node.shares_per_gpu != pieces or (left < share_milli(pieces)).all()
 
     @rule()
     def time_passes(self) -> None:
@@ -108,7 +108,7 @@ class ShareMachine(RuleBasedStateMachine):
         for node in fleet.snapshot.nodes:
             on = self.on_cards(node.name)
             # Where cards are no longer divided, whoever is known to have a part of one keeps others away.
-            assert not on or max(on.values()) <= (node.pieces or 1)
+            assert not on or max(on.values()) <= (node.shares_per_gpu or 1)
             assert not any(not node.usable >> card & 1 for card in on)
 
     @invariant()
@@ -116,7 +116,11 @@ class ShareMachine(RuleBasedStateMachine):
         fleet = self.ledger.fleet
         for node in fleet.snapshot.nodes:
             on = self.on_cards(node.name)
-            full = sum(1 << card for card, count in on.items() if count == node.pieces) if node.pieces else -1
+            full = (
+                sum(1 << card for card, count in on.items() if count == node.shares_per_gpu)
+                if node.shares_per_gpu
+                else -1
+            )
             for key in fleet.holders(node.name):
                 told, mine = recorded(fleet, key), self.cards(key)
                 may_have = told.gpus if told.observed else -1

@@ -51,6 +51,7 @@ _NAMES: dict[str, Any] = {
 }
 #: class -> field -> its name in records, where the two differ. Records are kept for months: never change a name here
 _WIRE_NAMES: dict[type, dict[str, str]] = {
+    node.Node: {"shares_per_gpu": "pieces"},
     partial_gang.PartialGang: {"min_members": "least"},
 }
 _FIELD_NAMES = {kind: {wire: field for field, wire in names.items()} for kind, names in _WIRE_NAMES.items()}

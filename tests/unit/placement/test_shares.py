@@ -29,7 +29,7 @@ WHOLE = Request(Gpus(count=1))
 def fleet(*pieces):
     """Nodes n0, n1, … of four cards each, divided like that."""
     made = LiveFleet()
-    nodes = [replace(small_fleet.node(number), pieces=each) for number, each in enumerate(pieces)]
+    nodes = [replace(small_fleet.node(number), shares_per_gpu=each) for number, each in enumerate(pieces)]
     made.set_nodes(nodes, domains.build_tree([Place(node.name) for node in nodes], ()))
     return made
 
@@ -107,7 +107,7 @@ class TestHolding:
         made = fleet(2)
         made.hold("a", share(known=0b0100, observed=True))
         made.hold("b", share(known=0b0100, observed=True))
-        whole = [replace(small_fleet.node(0), pieces=0)]
+        whole = [replace(small_fleet.node(0), shares_per_gpu=0)]
         made.set_nodes(whole, domains.build_tree((), ()))
         assert int(made.snapshot.free[0]) == 0b1011
         made.drop("a")
@@ -115,7 +115,7 @@ class TestHolding:
         made.drop("b")
         assert int(made.snapshot.free[0]) == 0b1111
         made.hold("c", share())
-        made.set_nodes([replace(small_fleet.node(0), pieces=2)], domains.build_tree((), ()))
+        made.set_nodes([replace(small_fleet.node(0), shares_per_gpu=2)], domains.build_tree((), ()))
         assert made.is_fully_booked("c"), "they are divided again"
         check(made)
 
@@ -123,7 +123,7 @@ class TestHolding:
         made = fleet(4)
         for number in range(4):
             made.hold(f"p{number}", share(known=1, observed=True))
-        made.set_nodes([replace(small_fleet.node(0), pieces=2)], domains.build_tree((), ()))
+        made.set_nodes([replace(small_fleet.node(0), shares_per_gpu=2)], domains.build_tree((), ()))
         assert on_cards(made, [f"p{n}" for n in range(4)]) == {0: 2}
         made.drop("p0")
         assert on_cards(made, [f"p{n}" for n in range(1, 4)]) == {0: 2}

@@ -79,7 +79,7 @@ class NodeBuilder:
         if not _has_gpus(offered):
             return None
         devices = {device.index: device for device in gpu_node.status.gpus} if gpu_node else {}
-        divided = _count_shares(node, devices.values(), before.pieces or 0 if before is not None else 0)
+        divided = _count_shares(node, devices.values(), before.shares_per_gpu or 0 if before is not None else 0)
         if divided:
             # Every GPU is divided: none is given to a pod as a whole.
             offered = {**offered, amounts.GPU: math.ceil(offered.get(amounts.SHARED, 0) / divided)}
@@ -111,7 +111,7 @@ class NodeBuilder:
             history=found.history,
             spot=_is_spot(labels, taints),
             cheap=labels.get(CHEAP_NODE_LABEL) == "true",
-            pieces=divided,
+            shares_per_gpu=divided,
         )
 
     def _find_shape(self, offered: Mapping[str, int], labels: Mapping[str, str], gpu_node: GPUNode | None) -> Shape:

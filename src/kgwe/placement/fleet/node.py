@@ -88,7 +88,7 @@ class Node:
     #: 0..1: how well workloads ended in its network domain; 1: no loss is known (`kgwe.model.network.outcomes`)
     history: float = 1.0
     #: equal shares that each of its GPUs is offered as; 0: whole GPUs only; None: whole, or any share
-    pieces: int | None = None
+    shares_per_gpu: int | None = None
 
     @property
     def usable(self) -> int:
@@ -99,9 +99,9 @@ class Node:
         return mask
 
 
-def share_milli(pieces: int) -> int:
+def share_milli(shares_per_gpu: int) -> int:
     """One of so many equal shares of a GPU."""
-    return GPU_MILLI // pieces
+    return GPU_MILLI // shares_per_gpu
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class DeviceChooser:
 
         If the node no longer divides its GPUs, the whole GPU is booked.
         """
-        per_gpu, holding = self._snapshot.nodes[node].pieces, holder.holding
+        per_gpu, holding = self._snapshot.nodes[node].shares_per_gpu, holder.holding
         left = self._snapshot.milli[node].copy()
         for grant in mine:
             left[list_gpus(grant.gpus)] = 0
@@ -101,7 +101,7 @@ class DeviceChooser:
 
     def gpus_with_free_share(self, node: int) -> int:
         """Mask of the GPUs with a free share."""
-        per_gpu = self._snapshot.nodes[node].pieces
+        per_gpu = self._snapshot.nodes[node].shares_per_gpu
         least = share_milli(per_gpu) if per_gpu else GPU_MILLI
         return sum(1 << gpu for gpu in np.flatnonzero(self._snapshot.milli[node] >= least).tolist())
 

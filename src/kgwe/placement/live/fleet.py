@@ -96,7 +96,7 @@ class LiveFleet:
     def shares_per_gpu(self, name: str) -> int:
         """How many shares the node makes of each GPU; for an unknown node, the usual number."""
         node = self.node(name)
-        return (node.pieces if node is not None else 0) or self.fitter.usual_shares
+        return (node.shares_per_gpu if node is not None else 0) or self.fitter.usual_shares
 
     def _running_requests(self) -> list[Request]:
         """What the holders have, as requests; constraints and MIG slices are not part of it."""

@@ -174,9 +174,9 @@ def _too_few_gpus(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _A
         return _no_share(fitter, request)
     if gpus.slices:
         return _no_slices(request, nodes)
-    most = max((node.usable.bit_count() for node in nodes if not node.pieces), default=0)
+    most = max((node.usable.bit_count() for node in nodes if not node.shares_per_gpu), default=0)
     if not most:
-        if any(node.pieces for node in nodes):
+        if any(node.shares_per_gpu for node in nodes):
             return "All GPUs that match are offered as shares, none as a whole GPU", "Ask for a share instead of count"
         return "No node that matches has a healthy GPU that is not partitioned", "Check GPU health and MIG layouts"
     verb = f"Each pod asks for {counted(gpus.count, 'GPU')}"

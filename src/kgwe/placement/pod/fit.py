@@ -72,7 +72,7 @@ class Fitter:
         self._cpu_milli = np.array([node.cpu_milli for node in nodes], np.int64)
         self._memory_bytes = np.array([node.memory_bytes for node in nodes], np.int64)
         self._pods = np.array([node.pods for node in nodes], np.int32)
-        self._share_milli = np.array([_offered_share_milli(node.pieces) for node in nodes], np.int32)
+        self._share_milli = np.array([_offered_share_milli(node.shares_per_gpu) for node in nodes], np.int32)
         self._when_empty: dict[Request, Codes] = {}
         most = max((shape.gpu_count for shape in snapshot.shapes), default=0)
         self._sets = RequestTables(self.tables, most_gpus=most)
@@ -195,8 +195,9 @@ class Fitter:
     @functools.cached_property
     def share_counts(self) -> tuple[int, ...]:
         """Numbers of shares that nodes offer per GPU, the most frequent first, then the fewest."""
-        found = collections.Counter(node.pieces for node in self.snapshot.nodes if node.pieces and node.ready)
-        return tuple(sorted(found, key=lambda pieces: (-found[pieces], pieces)))
+        offered = (node.shares_per_gpu for node in self.snapshot.nodes if node.ready)
+        counts = collections.Counter(shares for shares in offered if shares)
+        return tuple(sorted(counts, key=lambda shares: (-counts[shares], shares)))
 
     @property
     def usual_shares(self) -> int:
@@ -315,10 +316,10 @@ def _count_shares(milli: NDArray[np.int32], holds: NDArray[np.bool_], gpus: Gpus
     return left
 
 
-def _offered_share_milli(pieces: int | None) -> int:
-    if pieces is None:
+def _offered_share_milli(shares_per_gpu: int | None) -> int:
+    if shares_per_gpu is None:
         return _ANY
-    return share_milli(pieces) if pieces else _WHOLE
+    return share_milli(shares_per_gpu) if shares_per_gpu else _WHOLE
 
 
 _ONE_GPU: Final = Request(Gpus(count=1))

@@ -76,4 +76,4 @@ class PackingMirror:
 
 def _class_of(node: Node) -> str:
     """Nodes of one class offer the same GPUs in the same portions."""
-    return node.shape.model if node.pieces is None else f"{node.shape.model}/{node.pieces}"
+    return node.shape.model if node.shares_per_gpu is None else f"{node.shape.model}/{node.shares_per_gpu}"

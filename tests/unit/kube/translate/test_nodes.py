@@ -369,14 +369,14 @@ def test_a_node_that_divides_its_cards_offers_them_as_shares():
     reader = FleetReader()
     reader.set_node("n1", shared(label="2"))
     (made,) = reader.nodes()
-    assert (made.pieces, made.shape.gpu_count, made.usable) == (2, 8, 0xFF)
+    assert (made.shares_per_gpu, made.shape.gpu_count, made.usable) == (2, 8, 0xFF)
 
 
 def test_without_a_label_its_cards_tell_how_it_divides_them(reader):
     name = next(iter(reader.nodes())).name
     reader.set_node(name, shared(name, 32))
     made = next(each for each in reader.nodes() if each.name == name)
-    assert (made.pieces, made.usable) == (4, 0xFF)
+    assert (made.shares_per_gpu, made.usable) == (4, 0xFF)
     assert made.shape.wiring.switch_links, "and it is wired as it was"
 
 
@@ -393,7 +393,7 @@ def test_shares_of_unknown_size_are_nobodys():
 
 
 def test_other_nodes_give_whole_cards_only(reader):
-    assert {node.pieces for node in reader.nodes()} == {0}
+    assert {node.shares_per_gpu for node in reader.nodes()} == {0}
 
 
 def test_who_has_a_share_is_known_where_shares_are_offered_as_such(reader):

@@ -127,11 +127,11 @@ def test_the_unmet_requirement_is_named_with_a_fix(request_, expected):
 
 def test_shares_name_what_nodes_offer():
     half = Request(Gpus(milli=500))
-    assert text(half, node("a", pieces=4), node("b", pieces=0)) == (
+    assert text(half, node("a", shares_per_gpu=4), node("b", shares_per_gpu=0)) == (
         "No node offers shares of 1/2 GPU; nodes here offer 1/4 GPU. Set share to 0.25."
     )
-    assert text(half, node("b", pieces=0)).startswith("No node offers GPU shares, and 1/2 GPU was requested.")
-    assert text(one(), node("a", pieces=4)).startswith("All GPUs that match are offered as shares")
+    assert text(half, node("b", shares_per_gpu=0)).startswith("No node offers GPU shares, and 1/2 GPU was requested.")
+    assert text(one(), node("a", shares_per_gpu=4)).startswith("All GPUs that match are offered as shares")
 
 
 def test_slices_name_the_profiles_there_are():

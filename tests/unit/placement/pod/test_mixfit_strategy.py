@@ -117,7 +117,9 @@ def test_a_fleet_without_gpus_is_ranked_by_the_score():
 
 
 def test_nodes_that_divide_their_gpus_are_a_class_of_their_own():
-    engine = engine_of(node("halves", pieces=2), node("quarters", pieces=4), node("whole", pieces=0))
+    engine = engine_of(
+        node("halves", shares_per_gpu=2), node("quarters", shares_per_gpu=4), node("whole", shares_per_gpu=0)
+    )
     assert place(engine, share(500)).name == "halves"
     assert place(engine, share(250)).name == "quarters"
     assert place(engine, Request(Gpus(count=2))).name == "whole"
@@ -176,7 +178,7 @@ def test_on_the_openb_lists_it_is_within_0_3_points_of_the_experiment(name):
 
 def test_pods_that_run_already_are_the_mix_at_first():
     fleet = LiveFleet()
-    fleet.set_nodes([node("a", pieces=4), node("b", pieces=0)], fleet.tree)
+    fleet.set_nodes([node("a", shares_per_gpu=4), node("b", shares_per_gpu=0)], fleet.tree)
     fleet.hold("share", Holding("a", {amounts.SHARED: 1, amounts.CPU: 2000}))
     fleet.hold("whole", Holding("b", {amounts.GPU: 2, amounts.CPU: 8000}))
     fleet.hold("cpu", Holding("b", {amounts.CPU: 8000}))
