@@ -155,7 +155,7 @@ async def test_a_gang_torn_apart_is_found_and_told_how_it_could_be(
     assert worst["best"]["nodes"] == 1
     assert report["totals"]["lostGbPerS"] == worst["lostGbPerS"]
     text = await advise(kubeconfig)
-    assert "gangs span 2 leaves where 1 would do" in text
+    assert "gangs span 2 leaves; 1 would be enough" in text
     assert "job default/torn (8 GPUs)" in text
     # Nothing of it was moved, and nothing written.
     assert await until_bound(client, 2) == bound

@@ -259,7 +259,7 @@ def test_a_node_goes_down_and_comes_back_on_command_and_its_pods_freeze(api: Api
 def test_a_bad_scheduler_configuration_is_refused_before_anything_is_restarted(cluster: LocalCluster):
     before = cluster.state().processes[components.SCHEDULER]
 
-    with pytest.raises(Permanent, match="not a KubeSchedulerConfiguration"):
+    with pytest.raises(Permanent, match="expected KubeSchedulerConfiguration"):
         cluster.configure_scheduler("kind: ConfigMap")
 
     assert cluster.state().processes[components.SCHEDULER] == before
