@@ -83,7 +83,7 @@ def advise(
 
 async def _advise_once(kubeconfig: Path | None, namespace: str, top: int) -> Report:
     async with KubeClient.connect(kubeconfig, field_manager="kgwe-advisor") as client:
-        return judge.look(await offline.read(client), namespace, top)
+        return judge.judge_all(await offline.read(client), namespace, top)
 
 
 async def _watch(kubeconfig: Path | None, address: str, *, as_json: bool) -> None:
@@ -92,12 +92,12 @@ async def _watch(kubeconfig: Path | None, address: str, *, as_json: bool) -> Non
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with KubeClient.connect(kubeconfig, field_manager="kgwe-advisor") as client:
-        await main.Advisor(client, on_judged=_print_line if as_json else main.tell).run(stop, address)
+        await main.Advisor(client, on_judged=_print_line if as_json else main.log_placement).run(stop, address)
 
 
 def _print_line(judged: Judged) -> None:
     if judged.regret is not None:
-        sys.stdout.write(msgspec.json.encode(judge.offender(judged)).decode() + "\n")
+        sys.stdout.write(msgspec.json.encode(judge.describe_offender(judged)).decode() + "\n")
         sys.stdout.flush()
 
 

@@ -65,4 +65,4 @@ class Crowd(World):
     @property
     def open(self) -> int:
         """1g slices that the node offers."""
-        return mig_layout.devices(self.gpu_nodes[self.name])[1]["nvidia.com/mig-1g.10gb"]
+        return mig_layout.count_devices(self.gpu_nodes[self.name])[1]["nvidia.com/mig-1g.10gb"]

@@ -62,7 +62,7 @@ def options(scenario: Scenario = Scenario.FILL, **given) -> Options:
 
 def test_one_round_is_reported_as_it_is():
     rounds = [{Phase.NULL: result(30.0), Phase.KUBE_SCHEDULER: result(20.0), Phase.KGWE: kgwe_result(15.0)}]
-    metrics = summary.of(rounds, wall_s=30.04)
+    metrics = summary.build_metrics(rounds, wall_s=30.04)
     assert (metrics["pods_per_s"], metrics["kube_scheduler_pods_per_s"], metrics["null_pods_per_s"]) == (15, 20, 30)
     assert (metrics["ratio"], metrics["cpu_ratio"]) == (0.75, 0.8)
     assert (metrics["relative_to_null"], metrics["kube_scheduler_relative_to_null"]) == (0.5, 0.667)
@@ -79,13 +79,13 @@ def test_speed_relative_to_null_is_taken_round_by_round():
         {Phase.NULL: result(null), Phase.KGWE: kgwe_result(mine)}
         for null, mine in ((40.0, 20.0), (20.0, 9.0), (10.0, 4))
     ]
-    assert summary.of(rounds, wall_s=1.0)["relative_to_null"] == 0.45
-    alone = summary.of([{Phase.KGWE: kgwe_result(15.0)}], wall_s=1.0)
+    assert summary.build_metrics(rounds, wall_s=1.0)["relative_to_null"] == 0.45
+    alone = summary.build_metrics([{Phase.KGWE: kgwe_result(15.0)}], wall_s=1.0)
     assert "relative_to_null" not in alone
 
 
 def test_what_a_gate_leaves_possible_is_a_baseline_of_gangs_only():
-    metrics = summary.of([{Phase.GATE: result(20.0), Phase.KGWE: kgwe_result(15.0)}], wall_s=1.0)
+    metrics = summary.build_metrics([{Phase.GATE: result(20.0), Phase.KGWE: kgwe_result(15.0)}], wall_s=1.0)
     assert (metrics["gate_pods_per_s"], metrics["gate_ratio"]) == (20.0, 0.75)
     options(Scenario.GANGS, phases=(Phase.GATE,)).check()
     with pytest.raises(Permanent, match="use gangs or biggang"):
@@ -97,7 +97,7 @@ def test_several_rounds_are_medians_and_the_ratio_is_the_median_of_their_ratios(
         {Phase.KUBE_SCHEDULER: result(alone), Phase.KGWE: kgwe_result(mine)}
         for alone, mine in ((10.0, 9.0), (20.0, 10.0), (40.0, 32.0))
     ]
-    metrics = summary.of(rounds, wall_s=1.0)
+    metrics = summary.build_metrics(rounds, wall_s=1.0)
     assert (metrics["kube_scheduler_pods_per_s"], metrics["pods_per_s"]) == (20.0, 10.0)
     assert metrics["ratio"] == 0.8
     assert metrics["rounds"] == {"kube-scheduler": [10.0, 20.0, 40.0], "kgwe": [9.0, 10.0, 32.0]}
@@ -110,45 +110,45 @@ def test_one_mistake_in_any_round_makes_the_whole_run_incorrect(key: str):
         {Phase.KUBE_SCHEDULER: result(1.0, **{key: 1})},
         {Phase.KUBE_SCHEDULER: result(1.0)},
     ]
-    metrics = summary.of(rounds, wall_s=1.0)
+    metrics = summary.build_metrics(rounds, wall_s=1.0)
     assert metrics[key] == 1
     assert not summary.is_correct(metrics, fits_all=True)
 
 
 def test_work_that_is_not_meant_to_fit_may_stay_unbound():
-    metrics = summary.of([{Phase.KGWE: kgwe_result(1.0, unbound=4)}], wall_s=1.0)
+    metrics = summary.build_metrics([{Phase.KGWE: kgwe_result(1.0, unbound=4)}], wall_s=1.0)
     assert summary.is_correct(metrics, fits_all=False)
     assert not summary.is_correct(metrics, fits_all=True)
 
 
 def test_one_gang_bound_in_part_by_kgwe_in_any_round_is_a_mistake():
     rounds = [{Phase.KGWE: kgwe_result(1.0, nearness=near(gangs))} for gangs in (0, 1, 0)]
-    metrics = summary.of(rounds, wall_s=1.0)
+    metrics = summary.build_metrics(rounds, wall_s=1.0)
     assert metrics["partial_gangs"] == 1
     assert not summary.is_correct(metrics, fits_all=False)
 
 
 def test_kube_scheduler_knows_no_gangs_and_may_bind_them_in_part():
     rounds = [{Phase.KUBE_SCHEDULER: result(1.0, nearness=near(3)), Phase.KGWE: kgwe_result(1.0, nearness=near(0))}]
-    metrics = summary.of(rounds, wall_s=1.0)
+    metrics = summary.build_metrics(rounds, wall_s=1.0)
     assert (metrics["partial_gangs"], metrics["kube_scheduler_partial_gangs"]) == (0, 3)
     assert summary.is_correct(metrics, fits_all=True)
 
 
 def test_a_gang_of_which_nothing_was_bound_has_no_leaves_to_report():
-    metrics = summary.of([{Phase.KGWE: kgwe_result(1.0, nearness=near(0, mean_leaves=None))}], wall_s=1.0)
+    metrics = summary.build_metrics([{Phase.KGWE: kgwe_result(1.0, nearness=near(0, mean_leaves=None))}], wall_s=1.0)
     assert "mean_leaves" not in metrics
     assert metrics["whole_gangs"] == 3
 
 
 def test_phases_that_were_not_asked_for_leave_no_numbers():
-    metrics = summary.of([{Phase.NULL: result(100.0)}], wall_s=1.0)
+    metrics = summary.build_metrics([{Phase.NULL: result(100.0)}], wall_s=1.0)
     assert metrics["null_pods_per_s"] == 100.0
     assert not {"ratio", "pods_per_s", "kube_scheduler_pods_per_s", "rss_mb"} & metrics.keys()
 
 
 def test_a_run_that_did_not_settle_in_one_round_did_not_settle():
-    metrics = summary.of([{Phase.NULL: result(1.0)}, {Phase.NULL: result(1.0, settled=False)}], wall_s=1.0)
+    metrics = summary.build_metrics([{Phase.NULL: result(1.0)}, {Phase.NULL: result(1.0, settled=False)}], wall_s=1.0)
     assert metrics["phases"]["null"]["settled"] is False
 
 
@@ -192,4 +192,4 @@ def test_the_null_binder_spreads_pods_and_never_exceeds_a_node():
     assert nodes.round_robin({"a": 4, "b": 2, "c": 1}, [2, 2, 2, 2]) == ["a", "b", "a", None]
     assert nodes.round_robin({"a": 1, "b": 4}, [2, 1, 1, 2]) == ["b", "a", "b", None]
     assert nodes.round_robin({"a": 1}, [2]) == [None]
-    assert nodes.slots([4, 2, 1], 2) == 3
+    assert nodes.count_slots([4, 2, 1], 2) == 3

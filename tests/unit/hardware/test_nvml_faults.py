@@ -253,7 +253,7 @@ async def test_a_reset_without_nvidia_smi_or_without_the_card(machine: Hardware,
     driver = NvmlDriver(library=machine.library, smi=tmp_path / "absent")
     with pytest.raises(errors.NotFound, match="GPU-nobody"):
         await driver.reset("GPU-nobody")
-    with pytest.raises(errors.Permanent, match="needs nvidia-smi"):
+    with pytest.raises(errors.Permanent, match="cannot run nvidia-smi"):
         await driver.reset((await gpus.card(driver)).uuid)
     assert len((await driver.machine()).devices) == 3
     await driver.close()

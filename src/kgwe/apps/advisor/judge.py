@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.advisor.units import Partial, Unit, units
+from kgwe.apps.advisor.units import Partial, Unit, list_units
 from kgwe.cluster.offline import is_gpu_pod
 from kgwe.kube.translate import podrequest
 from kgwe.placement.analysis.regret import Hindsight, Regret
@@ -141,13 +141,13 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     warnings: tuple[str, ...] = ()
 
 
-def look(view: View, namespace: str = "", top: int = 10) -> Report:
+def judge_all(view: View, namespace: str = "", top: int = 10) -> Report:
     """Compare all current placements, each with the rest of the cluster unchanged."""
     judge = Judge(view)
     mix = judge.mix()
     judged: list[Judged] = []
     partial: list[Partial] = []
-    for each in units(view):
+    for each in list_units(view):
         if isinstance(each, Partial):
             partial.append(each)
         elif not namespace or each.namespace == namespace:
@@ -166,15 +166,15 @@ def report(
         by_scheduler[each.unit.scheduler].append(each)
     worst = sorted((each for each in listed if any(each.weight)), key=lambda each: each.weight, reverse=True)
     return Report(
-        totals(listed, len(halves)),
-        {name: totals(mine, 0) for name, mine in sorted(by_scheduler.items())},
-        tuple(offender(each) for each in worst[:top]),
+        sum_up(listed, len(halves)),
+        {name: sum_up(mine, 0) for name, mine in sorted(by_scheduler.items())},
+        tuple(describe_offender(each) for each in worst[:top]),
         tuple(f"{each.name}: {each.placed} of {each.pods} pods placed" for each in halves),
         warnings,
     )
 
 
-def totals(judged: Iterable[Judged], partial: int) -> Totals:
+def sum_up(judged: Iterable[Judged], partial: int) -> Totals:
     listed = list(judged)
     regrets = [(each, each.regret) for each in listed]
     known = [found for _, found in regrets if found is not None]
@@ -196,7 +196,7 @@ def totals(judged: Iterable[Judged], partial: int) -> Totals:
     )
 
 
-def offender(judged: Judged) -> Offender:
+def describe_offender(judged: Judged) -> Offender:
     found = judged.regret
     if found is None:
         raise errors.InvariantBroken("a placement without regret has no offender")

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from kgwe.apps.advisor import judge as judging
 from kgwe.apps.advisor.judge import Judge
-from kgwe.apps.advisor.units import Unit, key_of, unit, units
+from kgwe.apps.advisor.units import Unit, key_of, list_units, read_unit
 from kgwe.cluster import offline as views
 from kgwe.cluster.state.cluster_state import selector_of
 from kgwe.kube import dialects
@@ -154,7 +154,7 @@ class Advisor:
     async def _judge_all(self) -> None:
         self._started = True
         mix = self._asked_for()
-        for number, each in enumerate(list(units(self.view))):
+        for number, each in enumerate(list(list_units(self.view))):
             if isinstance(each, Unit) and each.key not in self.judged:
                 self._note(each, mix)
             if number % _AT_ONCE == 0:
@@ -162,7 +162,7 @@ class Advisor:
         log.info("advisor_caught_up", placements=len(self.judged))
 
     def _judge_piece(self, key: str) -> None:
-        found = unit(self.view, key, self._pods.get(key, {}).values())
+        found = read_unit(self.view, key, self._pods.get(key, {}).values())
         if not isinstance(found, Unit):
             return
         if not self._has_time():
@@ -194,7 +194,7 @@ class Advisor:
         self._on_judged(judged)
 
 
-def tell(judged: Judged) -> None:
+def log_placement(judged: Judged) -> None:
     """Log a placement with a better alternative."""
     regret = judged.regret
     if regret is not None and not regret.is_none:

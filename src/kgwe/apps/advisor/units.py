@@ -96,7 +96,7 @@ def key_of(view: View, pod: core.Pod) -> str:
     return pod.metadata.uid
 
 
-def unit(view: View, key: str, pods: Iterable[core.Pod]) -> Unit | Partial | None:
+def read_unit(view: View, key: str, pods: Iterable[core.Pod]) -> Unit | Partial | None:
     """Return the unit with this key and these pods; None if it requests nothing that is compared."""
     listed = sorted(pods, key=lambda pod: pod.metadata.name)
     bound = [pod for pod in listed if pod.spec.nodeName]
@@ -115,14 +115,14 @@ def unit(view: View, key: str, pods: Iterable[core.Pod]) -> Unit | Partial | Non
     return Unit(key, name, meta.namespace, _scheduler(listed[0]), ask, grants, milli / _CARD_MILLI)
 
 
-def units(view: View) -> Iterator[Unit | Partial]:
+def list_units(view: View) -> Iterator[Unit | Partial]:
     """Return all placed units."""
     pieces: dict[str, list[core.Pod]] = {}
     for pod in view.state.pods.values():
         if pod.metadata.deletionTimestamp is None:
             pieces.setdefault(key_of(view, pod), []).append(pod)
     for key, pods in pieces.items():
-        found = unit(view, key, pods)
+        found = read_unit(view, key, pods)
         if found is not None:
             yield found
 

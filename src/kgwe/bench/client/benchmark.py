@@ -72,8 +72,8 @@ def run(options: Options, progress: Progress) -> report.Report:
         target, kubernetes = local, None
         if not options.loopback:
             found = build.ensure_binaries(progress)
-            kubernetes = clusters.version(found)
-            cluster = stack.enter_context(clusters.private(clusters.name_of("client"), found, progress))
+            kubernetes = clusters.read_version(found)
+            cluster = stack.enter_context(clusters.private_cluster(clusters.name_of("client"), found, progress))
             target = cluster.kubeconfig
             asyncio.run(_create_pods(target, options.workers))
         machine = report.examine_machine(kubernetes=kubernetes)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kgwe import errors
 from kgwe.bench.cluster import load, scenarios, scheduler
 from kgwe.bench.cluster.measure import apiwrites
-from kgwe.bench.cluster.nodes import leaf_of, offered
+from kgwe.bench.cluster.nodes import leaf_of, read_gpu_count
 from kgwe.bench.cluster.scenarios import Phase
 from kgwe.kube.api import resources
 from kgwe.local.cluster import startup
@@ -96,12 +96,12 @@ class Bed:
         await self._create_running_pods(size, seed)
 
     async def _create_running_pods(self, size: Size, seed: int) -> None:
-        pods = scenarios.standing(self.load.scenario, size, self.gpus, seed)
+        pods = scenarios.list_running_pods(self.load.scenario, size, self.gpus, seed)
         self.free = dict(self.gpus)
         for pod in pods:
             self.free[pod.node] -= pod.gpus
         say = self.step.update
-        await load.stand(
+        await load.create_bound_pods(
             self.client, pods, STANDING_NAMESPACE, lambda done: say(f"{done} of {len(pods)} running pods created")
         )
         if pods:
@@ -115,7 +115,7 @@ class Bed:
     async def _nodes_ready(self, count: int) -> bool:
         nodes = await self.client.list(resources.NODE)
         ready = [node for node in nodes if apply.is_open(node)]
-        self.gpus = {node.metadata.name: offered(node) for node in ready}
+        self.gpus = {node.metadata.name: read_gpu_count(node) for node in ready}
         self.leaf_of = {node.metadata.name: leaf_of(node) for node in ready}
         self.step.update(f"{len(ready)} of {count} nodes are ready")
         return len(ready) == count
@@ -131,7 +131,7 @@ class Bed:
         """Start KGWE and wait until it is the leader."""
         self.step.update("KGWE is starting")
         self.launch_kgwe()
-        await self.until("KGWE to become the leader", functools.partial(scheduler.listens, self._port))
+        await self.until("KGWE to become the leader", functools.partial(scheduler.is_listening, self._port))
 
     def launch_kgwe(self) -> None:
         self.kgwe = scheduler.start(self.cluster, self._port, profile=self._profile, tls=self._tls)
@@ -217,7 +217,7 @@ class Bed:
         return None if self.kgwe is None else scheduler.memory_mb(self.kgwe.pid, "VmHWM")
 
 
-def grown(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+def subtract_counters(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     """Return the growth of each counter. A process that restarted counts from zero."""
     since = {name: used - before.get(name, 0.0) for name, used in after.items()}
     return {name: round(more if more >= 0 else after[name], 2) for name, more in since.items()}

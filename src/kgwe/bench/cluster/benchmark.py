@@ -21,7 +21,7 @@ from kgwe.bench.cluster.bed import Bed
 from kgwe.bench.cluster.burst import Burst
 from kgwe.bench.cluster.load import Kind, Load
 from kgwe.bench.cluster.measure import summary
-from kgwe.bench.cluster.nodes import NodeSet, slots
+from kgwe.bench.cluster.nodes import NodeSet, count_slots
 from kgwe.bench.cluster.restart import Restart
 from kgwe.bench.cluster.scenarios import Phase, Scenario, Size
 from kgwe.bench.loop import loop_factory
@@ -72,12 +72,12 @@ class Options:
                 raise errors.Permanent(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
         if not self.phases:
             raise errors.Permanent(f"--phases: expected at least one of {', '.join(Phase)}")
-        pieces = scenarios.pieces(self.scenario, self.size)
+        pieces = scenarios.list_objects(self.scenario, self.size)
         if Phase.GATE in self.phases and not (scenarios.fits_all(self.scenario) and pieces[0].gang):
             raise errors.Permanent(f"--phases gate: not available in scenario {self.scenario}; use gangs or biggang")
         gpus = self.node_set.gpus()
         # Capacity is counted in pods of the largest size.
-        room = slots(gpus, max(piece.gpus for piece in pieces))
+        room = count_slots(gpus, max(piece.gpus for piece in pieces))
         asked = len(pieces) if scenarios.fits_all(self.scenario) else 0
         if asked > room:
             raise errors.Permanent(
@@ -91,7 +91,7 @@ def run(options: Options, progress: Progress) -> report.Report:
     options.check()
     clusters.sweep()
     found = build.ensure_binaries(progress)
-    machine = report.examine_machine(kubernetes=clusters.version(found))
+    machine = report.examine_machine(kubernetes=clusters.read_version(found))
     began = time.monotonic()
     rounds = []
     for number in range(1, options.repeat + 1):
@@ -104,15 +104,17 @@ def run(options: Options, progress: Progress) -> report.Report:
             name = clusters.name_of(phase, keep=keep)
             # kube-scheduler's configuration needs the port before KGWE runs.
             port = scheduler.free_port(name)
-            config = scheduler.configuration(name, port) if phase is Phase.KGWE else None
+            config = scheduler.build_configuration(name, port) if phase is Phase.KGWE else None
             with (
-                clusters.private(name, found, progress, scheduler_config=config, keep=keep) as cluster,
+                clusters.private_cluster(name, found, progress, scheduler_config=config, keep=keep) as cluster,
                 progress.step(title) as step,
                 asyncio.Runner(loop_factory=loop_factory()) as runner,
             ):
                 results[phase] = runner.run(_measure((cluster, port), phase, options, step))
         rounds.append({phase: results[phase] for phase in options.phases})
-    return report.Report("cluster", _params(options), summary.of(rounds, wall_s=time.monotonic() - began), machine)
+    return report.Report(
+        "cluster", _params(options), summary.build_metrics(rounds, wall_s=time.monotonic() - began), machine
+    )
 
 
 def _params(options: Options) -> dict[str, Any]:

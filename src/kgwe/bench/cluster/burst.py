@@ -46,7 +46,7 @@ class Burst:
     def __init__(self, ground: Bed, size: Size) -> None:
         self._bed = ground
         self._scenario = ground.load.scenario
-        self._pieces = scenarios.pieces(self._scenario, size)
+        self._pieces = scenarios.list_objects(self._scenario, size)
         self._size = size
 
     async def run(self, nodes: NodeSet, *, warm_up: int, seed: int) -> PhaseResult:
@@ -60,7 +60,7 @@ class Burst:
         load_1m = round(os.getloadavg()[0], 2)
         times, verdict = await self._measure()
         writes_after, settled = await ground.settle()
-        cpu = bed.grown(cpu_before, ground.cpu_s())
+        cpu = bed.subtract_counters(cpu_before, ground.cpu_s())
         writes = apiwrites.per_pod(writes_before, writes_after, len(self._pieces))
         result = PhaseResult(
             submit_s=round(times.submit_s(), 2),

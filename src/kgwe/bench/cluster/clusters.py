@@ -26,7 +26,7 @@ def name_of(purpose: str, *, keep: bool = False) -> str:
 
 
 @contextmanager
-def private(
+def private_cluster(
     name: str, found: Binaries, progress: Progress, *, scheduler_config: str | None = None, keep: bool = False
 ) -> Iterator[LocalCluster]:
     """Yield a new cluster and delete it afterwards, also after an error."""
@@ -48,6 +48,6 @@ def sweep() -> None:
             LocalCluster(name).stop()
 
 
-def version(found: Binaries) -> str:
+def read_version(found: Binaries) -> str:
     """Return the Kubernetes version of the cluster."""
     return found.found["kube-apiserver"].version

@@ -59,7 +59,7 @@ class Load:
         return {**named, "metadata": metadata, "spec": self._spec(piece)}
 
     def _membership(self, piece: Piece) -> dict[str, str]:
-        return membership(piece.gang) if piece.gang and self.phase is Phase.KGWE else {}
+        return gang_annotations(piece.gang) if piece.gang and self.phase is Phase.KGWE else {}
 
     def _spec(self, piece: Piece) -> dict[str, Any]:
         if self.resource is resources.POD:
@@ -84,7 +84,7 @@ class Load:
         return pod_spec(piece.gpus, **({"schedulingGates": [{"name": PLAN_GATE}]} if gated else {}))
 
 
-def membership(gang: Gang) -> dict[str, str]:
+def gang_annotations(gang: Gang) -> dict[str, str]:
     """Return the annotations of a gang member."""
     said = {
         "gang": gang.name,
@@ -118,7 +118,7 @@ async def submit(
             await open_gate(client, piece.name, namespace, targets[piece.name])
 
     # Do not wait for the binding before the next create.
-    await spread(pieces, one, IN_FLIGHT if load.phase is not Phase.GATE else 2 * IN_FLIGHT)
+    await run_concurrently(pieces, one, IN_FLIGHT if load.phase is not Phase.GATE else 2 * IN_FLIGHT)
 
 
 async def bind(client: KubeClient, pod: str, namespace: str, node: str) -> None:
@@ -134,7 +134,9 @@ async def open_gate(client: KubeClient, pod: str, namespace: str, node: str) -> 
     await client.patch(resources.POD, pod, {"spec": spec}, namespace)
 
 
-async def stand(client: KubeClient, pods: Iterable[Standing], namespace: str, progress: Callable[[int], None]) -> None:
+async def create_bound_pods(
+    client: KubeClient, pods: Iterable[Standing], namespace: str, progress: Callable[[int], None]
+) -> None:
     """Create pods with a node name, which no scheduler handles."""
     done = 0
 
@@ -147,10 +149,10 @@ async def stand(client: KubeClient, pods: Iterable[Standing], namespace: str, pr
         done += 1
         progress(done)
 
-    await spread(enumerate(pods), one)
+    await run_concurrently(enumerate(pods), one)
 
 
-async def spread(items: Iterable[T], act: Callable[[T], Awaitable[Any]], in_flight: int = IN_FLIGHT) -> None:
+async def run_concurrently(items: Iterable[T], act: Callable[[T], Awaitable[Any]], in_flight: int = IN_FLIGHT) -> None:
     """Run an action on each item with limited concurrency; the first error stops it."""
     queue: Iterator[T] = iter(items)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kgwe.bench.cluster.load import spread
+from kgwe.bench.cluster.load import run_concurrently
 from kgwe.kube.api import resources
 from kgwe.local.fleet import apply, models
 from kgwe.model.simfleet import inventory
@@ -44,7 +44,7 @@ class NodeSet:
         if self.model is not None:
             await apply.apply_fleet(client, models.load(self.model), self.count, wait=False, progress=progress)
         else:
-            await spread(range(self.count), lambda index: self._create_plain(client, index))
+            await run_concurrently(range(self.count), lambda index: self._create_plain(client, index))
             progress(self.count, self.count)
 
     async def _create_plain(self, client: KubeClient, index: int) -> None:
@@ -64,7 +64,7 @@ class NodeSet:
         await client.create(resources.NODE, {"apiVersion": "v1", "kind": "Node", "metadata": meta, "status": status})
 
 
-def offered(node: core.Node) -> int:
+def read_gpu_count(node: core.Node) -> int:
     """Return the GPUs of a node that pods can use."""
     return int(node.status.allocatable.get(amounts.GPU, "0"))
 
@@ -74,7 +74,7 @@ def leaf_of(node: core.Node) -> str:
     return node.metadata.labels.get(LEAF_LABEL, node.metadata.name)
 
 
-def slots(gpus: Iterable[int], per_pod: int) -> int:
+def count_slots(gpus: Iterable[int], per_pod: int) -> int:
     """Return how many pods of one size fit on nodes with these GPUs."""
     return sum(each // per_pod for each in gpus)
 

@@ -77,14 +77,14 @@ def run(options: Options, progress: Progress) -> report.Report:
     options.check()
     clusters.sweep()
     found = build.ensure_binaries(progress)
-    machine = report.examine_machine(kubernetes=clusters.version(found))
+    machine = report.examine_machine(kubernetes=clusters.read_version(found))
     metrics: dict[str, Any] = {}
     for phase in _PHASES:
         name = clusters.name_of(phase)
         port = scheduler.free_port(name)
-        config = scheduler.configuration(name, port) if phase is Phase.KGWE else None
+        config = scheduler.build_configuration(name, port) if phase is Phase.KGWE else None
         with (
-            clusters.private(name, found, progress, scheduler_config=config) as cluster,
+            clusters.private_cluster(name, found, progress, scheduler_config=config) as cluster,
             progress.step(f"Recovery on {options.nodes} nodes: {phase}") as step,
             asyncio.Runner(loop_factory=loop_factory()) as runner,
         ):
@@ -230,10 +230,10 @@ class Replicas:
 
     async def start(self) -> None:
         for name in self._names:
-            await self.bring(name)
-        await self._bed.until("a replica to become the leader", lambda: scheduler.listens(self._port))
+            await self.start_replica(name)
+        await self._bed.until("a replica to become the leader", lambda: scheduler.is_listening(self._port))
 
-    async def bring(self, name: str) -> None:
+    async def start_replica(self, name: str) -> None:
         """Start a replica, and wait until it is the leader or on standby."""
         probe = self._probes[name]
         await asyncio.to_thread(scheduler.start, self._bed.cluster, self._port, name=name, probe_port=probe)
@@ -250,7 +250,7 @@ class Replicas:
     async def leads_again(self) -> float:
         """Wait until another replica is the leader, and return the time."""
         await self._bed.until(
-            "the other replica to become the leader", lambda: scheduler.listens(self._port), poll_s=_POLL_S
+            "the other replica to become the leader", lambda: scheduler.is_listening(self._port), poll_s=_POLL_S
         )
         return time.time()
 
@@ -276,7 +276,7 @@ async def _fail_over(ground: Bed, seen: Sightings, replicas: Replicas, kills: in
         acting.append(await replicas.leads_again() - began)
         await ground.until(f"{name} to be bound", functools.partial(_is_bound, seen, name), poll_s=_POLL_S)
         bound.append(seen.bound_at(name) - began)
-        await replicas.bring(dead)
+        await replicas.start_replica(dead)
     return {**_spread("failover", acting), **_spread("bound_after_kill", bound)}
 
 

@@ -40,7 +40,7 @@ class Restart:
 
     def __init__(self, ground: Bed, size: Size) -> None:
         self._bed = ground
-        self._pieces = scenarios.pieces(ground.load.scenario, size)
+        self._pieces = scenarios.list_objects(ground.load.scenario, size)
         self._size = size
 
     async def run(self, nodes: NodeSet, *, starts: int, seed: int) -> PhaseResult:
@@ -55,7 +55,7 @@ class Restart:
             decided, bound = await self._start_once()
             decisions.append(decided)
             binds.append(bound)
-        cpu = bed.grown(cpu_before, ground.cpu_s())
+        cpu = bed.subtract_counters(cpu_before, ground.cpu_s())
         return PhaseResult(
             first_decision_s=round(statistics.median(decisions), 3),
             first_bind_s=round(statistics.median(binds), 3),

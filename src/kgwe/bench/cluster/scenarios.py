@@ -123,7 +123,7 @@ class Piece:
     gang: Gang | None = None
 
 
-def pieces(scenario: Scenario, size: Size) -> list[Piece]:
+def list_objects(scenario: Scenario, size: Size) -> list[Piece]:
     """Return all objects to submit, in order."""
     if scenario in _ONE_BY_ONE:
         return [Piece(work_name(index), size.gpus) for index in range(size.pods)]
@@ -178,7 +178,7 @@ class Standing:
     gpus: int
 
 
-def standing(scenario: Scenario, size: Size, gpus: Mapping[str, int], seed: int) -> list[Standing]:
+def list_running_pods(scenario: Scenario, size: Size, gpus: Mapping[str, int], seed: int) -> list[Standing]:
     """Return the pods to create beforehand on nodes (name -> GPUs it offers)."""
     rng = random.Random(seed)  # noqa: S311 -- the same every time
     if scenario is Scenario.RESTART:

@@ -31,7 +31,7 @@ def free_port(cluster: str) -> int:
     return ports.allocate(["extender"], avoid=cluster_record.ports_of_others(cluster, None))["extender"]
 
 
-def configuration(cluster: str, port: int) -> str:
+def build_configuration(cluster: str, port: int) -> str:
     """Return a kube-scheduler configuration that calls KGWE on the port. The cluster need not run yet."""
     return extender.configuration(LocalCluster(cluster), port)
 
@@ -64,7 +64,7 @@ def start(
     return cluster.start_sidecar(name, argv, env={"KUBECONFIG": str(kubeconfig), **certificates, **_COMPILED})
 
 
-async def listens(port: int) -> bool:
+async def is_listening(port: int) -> bool:
     """Return whether KGWE leads: only the leader listens."""
     try:
         _, writer = await asyncio.open_connection(ports.LOOPBACK, port)

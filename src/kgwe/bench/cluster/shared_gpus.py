@@ -261,11 +261,13 @@ def run(options: Options, progress: Progress) -> report.Report:
     options.check()
     clusters.sweep()
     found = build.ensure_binaries(progress)
-    machine = report.examine_machine(kubernetes=clusters.version(found))
+    machine = report.examine_machine(kubernetes=clusters.read_version(found))
     name = clusters.name_of("shares")
     port = scheduler.free_port(name)
     with (
-        clusters.private(name, found, progress, scheduler_config=scheduler.configuration(name, port)) as cluster,
+        clusters.private_cluster(
+            name, found, progress, scheduler_config=scheduler.build_configuration(name, port)
+        ) as cluster,
         progress.step(f"Shared GPUs on {options.nodes} nodes") as step,
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
@@ -279,7 +281,7 @@ async def _measure(cluster: LocalCluster, port: int, options: Options, step: Ste
         bench = _Bench(client, step, options)
         await bench.prepare()
         scheduler.start(cluster, port)
-        await bench.until("KGWE to become the leader", lambda: scheduler.listens(port))
+        await bench.until("KGWE to become the leader", lambda: scheduler.is_listening(port))
         packed = {strategy: await bench.pack(strategy) for strategy in options.strategies}
     return {
         "pods": len(bench.pods),

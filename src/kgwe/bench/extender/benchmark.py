@@ -99,13 +99,13 @@ def run(options: Options, progress: Progress) -> report.Report:
     options.check()
     clusters.sweep()
     found = build.ensure_binaries(progress)
-    machine = report.examine_machine(kubernetes=clusters.version(found))
+    machine = report.examine_machine(kubernetes=clusters.read_version(found))
     name = clusters.name_of("extender")
     port = scheduler.free_port(name)
     files = extender.client_files(LocalCluster(name).layout.certificates) if options.tls else None
     config = capture.configuration(extender.url(port, tls=options.tls), options.percentage, files)
     with (
-        clusters.private(name, found, progress, scheduler_config=config) as cluster,
+        clusters.private_cluster(name, found, progress, scheduler_config=config) as cluster,
         progress.step(f"Replaying calls about pods on {options.nodes} nodes") as step,
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
@@ -214,7 +214,7 @@ class Asking:
         argv += [str(self._certificates.directory)] if self._tls else []
         process = ground.cluster.start_sidecar(name, argv)
         try:
-            await ground.until(f"{name} to listen", lambda: scheduler.listens(port))
+            await ground.until(f"{name} to listen", lambda: scheduler.is_listening(port))
             yield Server(port, process)
         finally:
             processes.terminate([process], grace_s=5.0)

@@ -68,8 +68,8 @@ def run(options: Options, progress: Progress) -> report.Report:
         machine = report.examine_machine()
         return _report(options, _measure_all(options, None, progress), machine)
     found = build.ensure_binaries(progress)
-    machine = report.examine_machine(kubernetes=clusters.version(found))
-    with clusters.private(clusters.name_of("agent"), found, progress) as cluster:
+    machine = report.examine_machine(kubernetes=clusters.read_version(found))
+    with clusters.private_cluster(clusters.name_of("agent"), found, progress) as cluster:
         with progress.step("Creating nodes"):
             asyncio.run(_prepare(cluster))
         return _report(options, _measure_all(options, cluster, progress), machine)

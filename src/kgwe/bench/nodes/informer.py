@@ -20,7 +20,7 @@ import msgspec
 from kgwe import errors
 from kgwe.bench import report
 from kgwe.bench.cluster import clusters
-from kgwe.bench.cluster.load import spread
+from kgwe.bench.cluster.load import run_concurrently
 from kgwe.bench.nodes import informer_probe
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
@@ -55,8 +55,8 @@ def run(options: Options, progress: Progress) -> report.Report:
     """Create the pods, list them with each method, and compare."""
     options.check()
     found = build.ensure_binaries(progress)
-    machine = report.examine_machine(kubernetes=clusters.version(found))
-    with clusters.private(clusters.name_of("informer"), found, progress) as cluster:
+    machine = report.examine_machine(kubernetes=clusters.read_version(found))
+    with clusters.private_cluster(clusters.name_of("informer"), found, progress) as cluster:
         with progress.step(f"Creating {options.pods} pods") as step:
             asyncio.run(_fill(cluster, options.pods, lambda done: step.update(f"{done} of {options.pods}")))
         results: dict[str, list[informer_probe.Result]] = {way: [] for way in informer_probe.WAYS}
@@ -149,7 +149,7 @@ async def create_pods(
         if done % 250 == 0:
             progress(done)
 
-    await spread(range(count), create)
+    await run_concurrently(range(count), create)
 
 
 async def _fill(cluster: LocalCluster, count: int, progress: Callable[[int], None]) -> None:

@@ -204,7 +204,7 @@ class Site:
         self.leaf_of = {name: f"leaf-{number // size.leaf:04d}" for number, name in enumerate(self.names)}
         offered = dict.fromkeys(self.names, _CARDS)
         self.free = dict(offered)
-        for standing in scenarios.standing(Scenario.FRAGMENTED, size, offered, seed):
+        for standing in scenarios.list_running_pods(Scenario.FRAGMENTED, size, offered, seed):
             self.free[standing.node] -= standing.gpus
         self._per_leaf = size.leaf
         self.tree = _tree(tuple(self.names), size.leaf)

@@ -49,7 +49,7 @@ class Grant(NamedTuple):
 Grants = dict[str, tuple[Grant, ...]]
 
 
-def offers(obj: gpunode.GPUNode, node_resources: Iterable[str], shares: int = 0) -> list[DeviceStock]:
+def list_devices(obj: gpunode.GPUNode, node_resources: Iterable[str], shares: int = 0) -> list[DeviceStock]:
     """Return the devices of a node, lowest GPU first; `node_resources` shows whether slices are advertised as plain
     GPUs.
 
@@ -107,7 +107,7 @@ def _assign_devices(pod: GpuPod, free: Sequence[DeviceStock]) -> tuple[Grant, ..
     grants: list[Grant] = []
     mine = pod.claimed
     left = [offer for offer in free if not mine or mine >> offer.unit[0] & 1]
-    for container, resource, count in pod.wants():
+    for container, resource, count in pod.list_requests():
         fitting = [offer for offer in left if offer.resource == resource][:count]
         if len(fitting) < count:
             return ()
@@ -131,7 +131,7 @@ class Holder:
         return usage.usage_at(self.profile, now_s - self.started_s, now_s, self.seed)
 
 
-def holders(pods: Mapping[str, GpuPod], given: Mapping[str, tuple[Grant, ...]]) -> dict[Unit, Holder]:
+def map_holders(pods: Mapping[str, GpuPod], given: Mapping[str, tuple[Grant, ...]]) -> dict[Unit, Holder]:
     """Return unit -> its holders, for the pods (by uid) of one node."""
     found: dict[Unit, Holder] = {}
     for uid, grants in given.items():

@@ -73,7 +73,7 @@ class ExporterApp:
         return Reply(200, metrics.render_metrics(self._simulator.rows(names)), metrics.CONTENT_TYPE)
 
     def _respond_node(self, name: str) -> Reply:
-        if self._simulator.answers(name):
+        if self._simulator.is_responding(name):
             return self._respond_metrics([name])
         if name in self._simulator.node_names():
             return Reply(503, f"node {name} is down\n".encode())

@@ -252,7 +252,7 @@ async def _change_cards(
             await client.patch(resources.GPU_NODE, name, {"metadata": metadata})
         if status != obj.status:
             await apply.put_status(client, name, msgspec.to_builtins(status))
-        allocatable = {**node.status.allocatable, **devices(status, node.status.capacity, cutting.pieces_of(node))}
+        allocatable = {**node.status.allocatable, **devices(status, node.status.capacity, cutting.count_shares(node))}
         if allocatable != node.status.allocatable:
             await apply.patch_devices(client, name, node, node.status.capacity, allocatable)
         changed = msgspec.structs.replace(obj, status=status)

@@ -80,7 +80,7 @@ class GpuPod(msgspec.Struct, frozen=True):
         has_claims = any(container.resources.claims for container in self.spec.containers)
         return assignment.parse_planned(self.metadata.annotations).gpus if has_claims else 0
 
-    def wants(self) -> list[tuple[str, str, int]]:
+    def list_requests(self) -> list[tuple[str, str, int]]:
         """Return (container, resource, count) of all containers that run at the same time."""
         if claimed := self.claimed:
             user = next(container.name for container in self.spec.containers if container.resources.claims)
@@ -117,7 +117,7 @@ class GpuPod(msgspec.Struct, frozen=True):
         after_s = usage.fails_after_s(self.profile()[0])
         if after_s is None or self.status.phase != "Running":
             return None
-        starts = [self.started_s(container) for container, _, _ in self.wants()]
+        starts = [self.started_s(container) for container, _, _ in self.list_requests()]
         known = [start for start in starts if start is not None]
         return min(known) + after_s if known else None
 
@@ -134,7 +134,7 @@ def oom_patch(pod: GpuPod, now: dt.datetime) -> dict[str, Any]:
     With a restart policy they restart at once, as with a kubelet; otherwise the pod has failed.
     """
     at = timestamp.seconds(now)
-    with_gpus = {container for container, _, _ in pod.wants()}
+    with_gpus = {container for container, _, _ in pod.list_requests()}
     old = {status.name: status for status in pod.status.container_statuses}
     restarts = pod.spec.restart_policy != "Never"
     statuses = []

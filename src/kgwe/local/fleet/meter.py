@@ -72,7 +72,7 @@ class NodeMeter:
                 card.energy_j, card.nvlink_bytes = old.energy_j, old.nvlink_bytes
                 card.power_w, card.read_at_s = old.power_w, old.read_at_s
             self._cards.append(card)
-        self.hold(self._holders)
+        self.set_holders(self._holders)
 
     def _build_rows(self, obj: gpunode.GPUNode, device: gpunode.GPUDevice, age_s: float) -> _Card:
         model = catalog.find_model(device.model)
@@ -111,7 +111,7 @@ class NodeMeter:
             mig_instance=instance.instanceID if instance else 0,
         )
 
-    def hold(self, holders: Mapping[Unit, Holder]) -> None:
+    def set_holders(self, holders: Mapping[Unit, Holder]) -> None:
         """Set which container has which GPU."""
         self._holders = holders
         shared: dict[int, list[Holder]] = collections.defaultdict(list)

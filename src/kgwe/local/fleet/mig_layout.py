@@ -42,13 +42,13 @@ def is_withheld(
     return mig_layouts.is_held_back(card, layout, {}, ())
 
 
-def pieces_of(node: core.Node) -> int:
+def count_shares(node: core.Node) -> int:
     """Return the number of shares per whole GPU of the node; 0 if GPUs are not shared."""
     said = podspec.int_label(node.metadata.labels, podspec.GPU_REPLICAS_LABEL) or 0
     return said if said >= share.FEWEST else 0
 
 
-def devices(obj: gpunode.GPUNode, shares: int = 0) -> tuple[dict[str, int], dict[str, int]]:
+def count_devices(obj: gpunode.GPUNode, shares: int = 0) -> tuple[dict[str, int], dict[str, int]]:
     """Return extended resource -> number of devices and of allocatable devices; strategy mixed.
 
     `shares` is the number of shares per whole GPU; 0 means none.
@@ -70,14 +70,14 @@ def devices(obj: gpunode.GPUNode, shares: int = 0) -> tuple[dict[str, int], dict
     return there, open_
 
 
-def offer(node: core.Node, obj: gpunode.GPUNode) -> tuple[dict[str, str], dict[str, str]] | None:
+def compute_resources(node: core.Node, obj: gpunode.GPUNode) -> tuple[dict[str, str], dict[str, str]] | None:
     """Return the correct (capacity, allocatable); None if they are already set, or if slices are advertised as plain
     GPUs.
     """
     if node.metadata.labels.get(mig_layouts.STRATEGY_LABEL) == "single":
         return None
     status = node.status
-    there, open_ = devices(obj, pieces_of(node))
+    there, open_ = count_devices(obj, count_shares(node))
     # A resource that was advertised once stays, with zero devices.
     gone = {name: "0" for name in status.capacity if amounts.is_gpu(name) and name not in there}
     capacity = {**status.capacity, **gone, **{name: str(count) for name, count in there.items()}}

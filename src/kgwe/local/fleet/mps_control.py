@@ -44,7 +44,7 @@ def install(directory: Path) -> Path:
     return path
 
 
-def misbehave(binary: Path, fault: str) -> None:
+def inject_fault(binary: Path, fault: str) -> None:
     """Inject `start`, `mute` or `slow`, or clear the fault; affects daemons started afterwards."""
     Path(f"{binary}.fault").write_text(fault)
 

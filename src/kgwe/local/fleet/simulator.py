@@ -99,7 +99,7 @@ class Simulator:
                 self._pods_on[pod.spec.node_name].pop(pod.metadata.uid, None)
                 self._touch(pod.spec.node_name)
         pod = change.new
-        if pod is not None and pod.is_active and pod.wants():
+        if pod is not None and pod.is_active and pod.list_requests():
             self._pods_on[pod.spec.node_name][pod.metadata.uid] = pod
 
     def _touch(self, node: str) -> None:
@@ -127,11 +127,13 @@ class Simulator:
         if node is not None and obj is not None:
             known = {uid: grants for uid in pods if (grants := before.get(uid) or self._remembered.pop(uid, ()))}
             given = device_assignment.assign(
-                device_assignment.offers(obj, node.status.capacity, mig_layout.pieces_of(node)), pods.values(), known
+                device_assignment.list_devices(obj, node.status.capacity, mig_layout.count_shares(node)),
+                pods.values(),
+                known,
             )
             self._held[name] = given
             if meter := self._meters.get(name):
-                meter.hold(device_assignment.holders(pods, given))
+                meter.set_holders(device_assignment.map_holders(pods, given))
         self._unwritten = self._unwritten or given != before
         if obj is not None and (obj.spec.cards or obj.spec.source == gpunode.Source.AGENT):
             self._unreported.add(name)
@@ -231,7 +233,7 @@ class Simulator:
                     body = msgspec.structs.replace(obj, status=status).manifest()
                     await self._client.replace(resources.GPU_NODE, name, body, subresource="status")
                     return  # the Node is updated after the watch shows the change
-            if (devices := mig_layout.offer(node, obj)) is not None:
+            if (devices := mig_layout.compute_resources(node, obj)) is not None:
                 await apply.patch_devices(self._client, name, node, *devices)
                 await resource_slices.refresh(self._client, obj)
         except (errors.NotFound, errors.Conflict):
@@ -292,7 +294,7 @@ class Simulator:
 
     # --- metrics ----------------------------------------------------------------------------------------
 
-    def answers(self, name: str) -> bool:
+    def is_responding(self, name: str) -> bool:
         """Return whether the exporter on this node would respond: the node exists and is not down."""
         node = self._nodes.store.get(name)
         return node is not None and name in self._meters and not faults.is_down(node)
@@ -308,7 +310,7 @@ class Simulator:
         """Return the current metrics of these nodes, without nodes that are down."""
         self.settle()
         now = self._clock()
-        return [row for name in names if self.answers(name) for row in self._meters[name].rows(now)]
+        return [row for name in names if self.is_responding(name) for row in self._meters[name].rows(now)]
 
 
 async def _cancel_tasks(*tasks: asyncio.Task[None]) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from kgwe.bench.cluster import scenarios
-from kgwe.bench.cluster.load import Load, membership
+from kgwe.bench.cluster.load import Load, gang_annotations
 from kgwe.bench.cluster.scenarios import Gang, Phase, Piece, Scenario
 from kgwe.kube.api import resources
 
@@ -24,13 +24,13 @@ def gangs_of(pieces: list[Piece]) -> dict[Gang, list[Piece]]:
 
 @pytest.mark.parametrize("scenario", Scenario)
 def test_names_are_unique_and_of_one_length(scenario: Scenario):
-    pieces = scenarios.pieces(scenario, scenarios.SIZES[scenario])
+    pieces = scenarios.list_objects(scenario, scenarios.SIZES[scenario])
     assert len({piece.name for piece in pieces}) == len(pieces)
     assert len({len(piece.name) for piece in pieces}) == 1
 
 
 def test_gangs_come_whole_and_one_after_the_other():
-    pieces = scenarios.pieces(Scenario.GANGS, scenarios.SIZES[Scenario.GANGS])
+    pieces = scenarios.list_objects(Scenario.GANGS, scenarios.SIZES[Scenario.GANGS])
     gangs = gangs_of(pieces)
     assert len(gangs) == 50
     assert all(len(members) == gang.pods == 8 and gang.required == "leaf" for gang, members in gangs.items())
@@ -38,7 +38,7 @@ def test_gangs_come_whole_and_one_after_the_other():
 
 
 def test_fragmented_has_large_gangs_and_small_ones():
-    gangs = gangs_of(scenarios.pieces(Scenario.FRAGMENTED, scenarios.SIZES[Scenario.FRAGMENTED]))
+    gangs = gangs_of(scenarios.list_objects(Scenario.FRAGMENTED, scenarios.SIZES[Scenario.FRAGMENTED]))
     assert Counter((gang.pods, members[0].gpus) for gang, members in gangs.items()) == {(12, 8): 20, (6, 4): 20}
 
 
@@ -69,7 +69,7 @@ def test_only_kgwe_is_told_of_gangs():
     mine, alone, null = (
         Load(Scenario.GANGS, phase).body(piece) for phase in (Phase.KGWE, Phase.KUBE_SCHEDULER, Phase.NULL)
     )
-    assert mine["metadata"]["annotations"].items() >= membership(gang).items()
+    assert mine["metadata"]["annotations"].items() >= gang_annotations(gang).items()
     assert mine["spec"]["schedulingGates"] == [{"name": "kgwe.nvidia.io/plan"}]
     for other in (alone, null):
         assert "gang" not in str(other)
@@ -89,7 +89,7 @@ def test_workloads_are_measured_beside_jobs_and_bare_pods():
 
 
 def test_wishes_that_are_not_made_are_not_written():
-    assert membership(Gang("g", 3, preferred="leaf")) == {
+    assert gang_annotations(Gang("g", 3, preferred="leaf")) == {
         "kgwe.nvidia.io/gang": "g",
         "kgwe.nvidia.io/gang-size": "3",
         "kgwe.nvidia.io/topology-preferred": "leaf",
@@ -101,14 +101,14 @@ def test_wishes_that_are_not_made_are_not_written():
 
 def held(scenario: Scenario, **size) -> Counter[str]:
     count: Counter[str] = Counter()
-    for pod in scenarios.standing(scenario, scenarios.size_of(scenario, **size), NODES, seed=1):
+    for pod in scenarios.list_running_pods(scenario, scenarios.size_of(scenario, **size), NODES, seed=1):
         count[pod.node] += pod.gpus
     return count
 
 
 @pytest.mark.parametrize("scenario", [Scenario.FILL, Scenario.GANGS, Scenario.BIGGANG, Scenario.WORKLOADS])
 def test_most_scenarios_begin_with_empty_nodes(scenario: Scenario):
-    assert scenarios.standing(scenario, scenarios.SIZES[scenario], NODES, seed=1) == []
+    assert scenarios.list_running_pods(scenario, scenarios.SIZES[scenario], NODES, seed=1) == []
 
 
 def test_impossible_leaves_just_so_many_nodes_free():
@@ -126,13 +126,13 @@ def test_fragmented_takes_the_share_it_says_from_whole_and_half_nodes():
 
 def test_what_is_taken_at_random_is_the_same_for_the_same_seed():
     size = scenarios.SIZES[Scenario.FRAGMENTED]
-    first, again, other = (scenarios.standing(Scenario.FRAGMENTED, size, NODES, seed) for seed in (1, 1, 2))
+    first, again, other = (scenarios.list_running_pods(Scenario.FRAGMENTED, size, NODES, seed) for seed in (1, 1, 2))
     assert first == again != other
 
 
 def test_restart_has_every_pod_running_and_a_gpu_left_on_every_node():
     size = scenarios.size_of(Scenario.RESTART, pods=1000)
-    pods = scenarios.standing(Scenario.RESTART, size, NODES, seed=1)
+    pods = scenarios.list_running_pods(Scenario.RESTART, size, NODES, seed=1)
     assert len(pods) == 1000
     assert Counter(pod.gpus for pod in pods) == {1: 700, 0: 300}
     assert set(held(Scenario.RESTART, pods=1000).values()) == {7}

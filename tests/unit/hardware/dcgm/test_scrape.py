@@ -50,7 +50,7 @@ def test_a_simulated_node_is_read_back_as_its_meter_shows_it():
     told = meter.NodeMeter(obj, 1000.0)
     instance = obj.status.gpus[0].mig.instances[0]
     holder = Holder(metrics.Owner("team", "pod", "main"), usage.parse_profile("constant(util=0.8, noise=0)"), 0.0, 1)
-    told.hold({(0, instance.instanceID): holder})
+    told.set_holders({(0, instance.instanceID): holder})
     found = scrape.MetricsReader().read(metrics.render_metrics(told.rows(1000.0)).decode())
     expected = {
         (card.uuid, part.instanceID if part else None)

@@ -183,13 +183,13 @@ async def test_a_daemon_that_crashes_is_started_again_after_a_while_that_grows(b
 
 
 async def test_a_daemon_that_cannot_start_says_why_and_is_not_tried_all_the_time(bed):
-    fake.misbehave(bed.binary, "start")
+    fake.inject_fault(bed.binary, "start")
     daemons = bed.daemons()
     await daemons.open()
     status = await daemons.start_daemon(DesiredDaemon("GPU-a"))
     assert status.state is State.FAILED
     assert "Cannot access the device" in status.problem
-    fake.misbehave(bed.binary, "")
+    fake.inject_fault(bed.binary, "")
     await daemons.check_daemons()
     assert (await daemons.status_of("GPU-a")).state is State.FAILED
     bed.clock.now += 2
@@ -208,12 +208,12 @@ async def test_a_machine_without_mps_says_so(bed):
 
 
 async def test_a_daemon_that_falls_silent_is_replaced(bed):
-    fake.misbehave(bed.binary, "mute")
+    fake.inject_fault(bed.binary, "mute")
     daemons = bed.daemons(deadline_s=0.5)
     await daemons.open()
     assert (await daemons.start_daemon(DesiredDaemon("GPU-a"))).state is State.FAILED
     assert bed.running() == []
-    fake.misbehave(bed.binary, "")
+    fake.inject_fault(bed.binary, "")
     bed.clock.now += 5
     await daemons.close()
     patient = bed.daemons()
@@ -319,7 +319,7 @@ async def something_is_wanted(bed: Bed, process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize(("fault", "rounds"), [("", 3), pytest.param("slow", 12, marks=pytest.mark.slow)])
 async def test_an_agent_killed_at_any_moment_leaves_nothing_twice_and_nothing_behind(bed, fault, rounds):
-    fake.misbehave(bed.binary, fault)
+    fake.inject_fault(bed.binary, fault)
     dice = random.Random(7)
     units = ["GPU-a", "GPU-b", "MIG-c", "MIG-d"]
     for _ in range(rounds):
@@ -328,7 +328,7 @@ async def test_an_agent_killed_at_any_moment_leaves_nothing_twice_and_nothing_be
             await something_is_wanted(bed, process)
             await asyncio.sleep(dice.uniform(0.0, 0.8))
             process.kill()
-    fake.misbehave(bed.binary, "")
+    fake.inject_fault(bed.binary, "")
     daemons = bed.daemons()
     await daemons.open()
     await daemons.apply([DesiredDaemon("GPU-a"), DesiredDaemon("MIG-c")])

@@ -16,7 +16,7 @@ from kgwe.model.simfleet import inventory
 
 def offers(pool: str = "h100", *broken: gpunodes.CardFault) -> list[device_assignment.DeviceStock]:
     node = NODES[pool]
-    return device_assignment.offers(gpunodes.gpu_node(node, "uid", broken), node.capacity())
+    return device_assignment.list_devices(gpunodes.gpu_node(node, "uid", broken), node.capacity())
 
 
 def dealt(given: device_assignment.Grants) -> dict[str, list[int]]:
@@ -80,7 +80,7 @@ def test_slices_are_given_by_their_profile():
 
 def test_slices_offered_as_plain_gpus_are_given_as_such():
     obj = gpunodes.gpu_node(NODES["a100-mig"], "uid")
-    plain = device_assignment.offers(obj, ["nvidia.com/gpu"])
+    plain = device_assignment.list_devices(obj, ["nvidia.com/gpu"])
     assert len(plain) == 24
     assert len(device_assignment.assign(plain, [pod("a", 3)], {})["a"]) == 3
 
@@ -95,7 +95,7 @@ def test_no_card_is_ever_given_twice(sizes, ended, broken):
         units = [grant.unit for grants in deal.values() for grant in grants]
         assert len(units) == len(set(units))
         assert {uid: len(grants) for uid, grants in deal.items()} == {
-            each.metadata.uid: each.wants()[0][2] for each in pods if each.metadata.uid in deal
+            each.metadata.uid: each.list_requests()[0][2] for each in pods if each.metadata.uid in deal
         }
     assert all(second[uid] == grants for uid, grants in first.items() if uid in {p.metadata.uid for p in left})
 
@@ -104,7 +104,7 @@ def test_no_card_is_ever_given_twice(sizes, ended, broken):
 
 
 def test_a_pod_without_gpus_wants_nothing():
-    assert pod("a", 0).wants() == []
+    assert pod("a", 0).list_requests() == []
 
 
 def test_a_bad_use_profile_is_reported_and_the_default_used():
@@ -147,7 +147,7 @@ SHARED = next(node for node in inventory.expand_fleet(models.load("shared"), 2) 
 
 
 def pieces(*broken: gpunodes.CardFault) -> list[device_assignment.DeviceStock]:
-    return device_assignment.offers(gpunodes.gpu_node(SHARED, "uid", broken), SHARED.capacity(), 2)
+    return device_assignment.list_devices(gpunodes.gpu_node(SHARED, "uid", broken), SHARED.capacity(), 2)
 
 
 def test_a_divided_card_is_offered_as_pieces_and_not_whole():

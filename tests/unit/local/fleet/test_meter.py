@@ -35,11 +35,11 @@ def test_a_whole_node_has_a_row_per_card_and_a_cut_one_a_row_per_slice():
 
 def test_a_used_card_carries_its_pod_and_its_use():
     node = meter("h100")
-    node.hold({(2, None): holder()})
+    node.set_holders({(2, None): holder()})
     rows = node.rows(T0)
     assert column(rows, metrics.Field.GPU_UTIL) == [0, 0, 80, 0, 0, 0, 0, 0]
     assert ['pod="pod"' in labels for labels, _ in rows].index(True) == 2
-    node.hold({})
+    node.set_holders({})
     assert column(node.rows(T0), metrics.Field.GPU_UTIL) == [0] * 8
     assert not any("pod=" in labels for labels, _ in node.rows(T0))
 
@@ -47,7 +47,7 @@ def test_a_used_card_carries_its_pod_and_its_use():
 def test_a_busy_slice_shows_in_its_engine_and_in_the_power_of_its_card():
     node = meter("a100-mig")
     idle_w = column(node.rows(T0), metrics.Field.POWER_USAGE)
-    node.hold({(0, 5): holder()})
+    node.set_holders({(0, 5): holder()})
     rows = node.rows(T0)
     assert column(rows, metrics.Field.GPU_UTIL) == [0] * 24
     assert column(rows, metrics.Field.GR_ENGINE_ACTIVE)[:3] == [0, 0.8, 0]
@@ -59,7 +59,7 @@ def test_a_busy_slice_shows_in_its_engine_and_in_the_power_of_its_card():
 
 def test_energy_is_power_times_time_and_only_grows():
     node = meter("h100")
-    node.hold({(0, None): holder()})
+    node.set_holders({(0, None): holder()})
     first = column(node.rows(T0 + 10), metrics.Field.ENERGY)
     later = column(node.rows(T0 + 110), metrics.Field.ENERGY)
     power_w = column(node.rows(T0 + 110), metrics.Field.POWER_USAGE)
@@ -81,7 +81,7 @@ def test_counters_survive_a_change_of_the_node():
 def test_a_card_with_links_down_moves_less_over_nvlink():
     whole, hurt = meter("h100"), meter("h100", gpunodes.LinkDown(0, 9))
     for node in (whole, hurt):
-        node.hold({(0, None): holder()})
+        node.set_holders({(0, None): holder()})
         node.rows(T0)
     moved = [column(node.rows(T0 + 100), metrics.Field.NVLINK)[0] for node in (whole, hurt)]
     assert moved[1] == pytest.approx(moved[0] / 2)
@@ -94,15 +94,15 @@ def test_a_card_without_nvlink_has_no_figure_for_it():
 def test_who_share_a_card_have_a_row_each_with_what_the_card_does():
     node = meter("h100")
     idle_w = column(node.rows(T0), metrics.Field.POWER_USAGE)[2]
-    node.hold({(2, -2): holder("constant(util=0.3, mem=0.2, noise=0)", "b"), (2, -1): holder(pod="a")})
+    node.set_holders({(2, -2): holder("constant(util=0.3, mem=0.2, noise=0)", "b"), (2, -1): holder(pod="a")})
     rows = node.rows(T0)
     assert len(rows) == 9
     ours = [(labels, values) for labels, values in rows if "pod=" in labels]
     assert ['pod="a"' in ours[0][0], 'pod="b"' in ours[1][0]] == [True, True]
     assert column(ours, metrics.Field.GPU_UTIL) == [100, 100]
     assert column(ours, metrics.Field.POWER_USAGE)[0] > idle_w
-    node.hold({(2, -2): holder(pod="b")})
+    node.set_holders({(2, -2): holder(pod="b")})
     assert column(node.rows(T0), metrics.Field.GPU_UTIL) == [0, 0, 80, 0, 0, 0, 0, 0]
-    node.hold({})
+    node.set_holders({})
     assert len(node.rows(T0)) == 8
     assert not any("pod=" in labels for labels, _ in node.rows(T0))

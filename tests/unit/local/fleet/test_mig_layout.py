@@ -38,7 +38,7 @@ def names(card: gpunode.GPUDevice) -> list[str]:
 
 @pytest.mark.parametrize("pool", sorted(NODES))
 def test_a_node_as_built_offers_what_its_model_says(pool: str) -> None:
-    assert mig_layout.offer(api_node(pool), gpunodes.gpu_node(NODES[pool], "uid")) is None
+    assert mig_layout.compute_resources(api_node(pool), gpunodes.gpu_node(NODES[pool], "uid")) is None
 
 
 def test_cards_are_cut_and_the_node_offers_the_slices() -> None:
@@ -49,7 +49,7 @@ def test_cards_are_cut_and_the_node_offers_the_slices() -> None:
     assert not status.gpus[1].mig.enabled
     assert status.gpus[2] == before
     assert {card.mig.phase for card in status.gpus} == {""}
-    offered = mig_layout.offer(api_node(), msgspec.structs.replace(obj, status=status))
+    offered = mig_layout.compute_resources(api_node(), msgspec.structs.replace(obj, status=status))
     assert offered is not None
     for amount in offered:
         assert amount[amounts.GPU] == "1"
@@ -60,10 +60,10 @@ def test_cards_are_cut_and_the_node_offers_the_slices() -> None:
 
 def test_what_is_about_to_change_is_there_but_not_given() -> None:
     obj = described(c0=layout("3g.40gb@0"))
-    capacity, allocatable = mig_layout.devices(obj)
+    capacity, allocatable = mig_layout.count_devices(obj)
     assert capacity["nvidia.com/mig-1g.10gb"] - allocatable["nvidia.com/mig-1g.10gb"] == 1
     assert capacity["nvidia.com/mig-3g.40gb"] == allocatable["nvidia.com/mig-3g.40gb"]
-    closed = [offer.unit for offer in device_assignment.offers(obj, capacity) if not offer.healthy]
+    closed = [offer.unit for offer in device_assignment.list_devices(obj, capacity) if not offer.healthy]
     gone = [each.instanceID for each in obj.status.gpus[0].mig.instances if each.profile != "3g.40gb"]
     assert closed == [(0, number) for number in gone]
 
@@ -71,7 +71,7 @@ def test_what_is_about_to_change_is_there_but_not_given() -> None:
 def test_what_a_pod_has_stays() -> None:
     running = pod("a", resource="nvidia.com/mig-1g.10gb")
     obj = described()
-    given = device_assignment.assign(device_assignment.offers(obj, NODES["a100-mig"].capacity()), [running], {})
+    given = device_assignment.assign(device_assignment.list_devices(obj, NODES["a100-mig"].capacity()), [running], {})
     obj = described(c0=layout("3g.40gb@0", "3g.40gb@4"))
     taken, said = device_assignment.list_holdings(obj, given, {"a": running})
     assert said == (gpunode.HeldDevices("team/a", "a", "", ("0@6",)),)
@@ -82,7 +82,7 @@ def test_what_a_pod_has_stays() -> None:
 
 def test_a_whole_card_that_a_pod_has_is_cut_when_it_ends() -> None:
     obj = described("h100", c0=layout("7g.80gb@0"))
-    assert mig_layout.devices(obj)[1] == {amounts.GPU: 7}
+    assert mig_layout.count_devices(obj)[1] == {amounts.GPU: 7}
     busy = asyncio.run(mig_layout.apply_layout(obj, frozenset({obj.status.gpus[0].uuid})))
     assert (busy.gpus[0].mig.enabled, busy.gpus[0].mig.phase) == (False, "Waiting")
     free = asyncio.run(mig_layout.apply_layout(obj, frozenset()))

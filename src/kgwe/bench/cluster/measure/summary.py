@@ -42,7 +42,7 @@ _NEARNESS: Final = ("one_leaf_share", "mean_leaves", "max_leaves", "ideal_leaves
 _ERRORS: Final = ("unbound", "doubled", "oversubscribed")
 
 
-def of(rounds: Sequence[Mapping[Phase, PhaseResult]], *, wall_s: float) -> dict[str, Any]:
+def build_metrics(rounds: Sequence[Mapping[Phase, PhaseResult]], *, wall_s: float) -> dict[str, Any]:
     """Return the metrics of a report. KGWE's numbers have plain names, the baselines' a prefix."""
     medians = {phase: _median([each[phase] for each in rounds]) for phase in rounds[0]}
     metrics: dict[str, Any] = {}
