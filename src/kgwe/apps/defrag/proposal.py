@@ -81,7 +81,7 @@ class Proposal(msgspec.Struct, frozen=True, rename="camel"):
     lost_gpu_hours: float
     restart_gpu_hours: float
     gain_gpu_hours: float
-    #: True if   no plan moves fewer pods
+    #: True if no plan moves fewer pods
     proven: bool
     #: pods of the waiting workload, as namespace/name; empty if they do not exist yet
     waiting_pods: tuple[str, ...] = ()
@@ -259,7 +259,7 @@ def to_text(answer: Proposal | NoMoves) -> str:
             f"  {f'{move.namespace}/{move.pod}':<{width}}  {counted(move.gpus, 'GPU')}  {move.source} -> {move.target}"
             f"  loses {move.lost_gpu_hours:g} GPU-hours{note}"
         )
-    fewest = "  no plan moves fewer pods" if answer.proven else "fewer moves may be possible"
+    fewest = "no plan moves fewer pods" if answer.proven else "fewer moves may be possible"
     lines += [
         "",
         f"Lost: {answer.lost_gpu_hours:g} GPU-hours of work, {answer.restart_gpu_hours:g} GPU-hours of restarts",
