@@ -141,13 +141,13 @@ def _release_all(snapshot: Snapshot, grants: Iterable[Grant]) -> Iterator[None]:
 
 def ring_gb_per_s(search: GangSearch, grants: Iterable[Grant]) -> float | None:
     """The ring through the GPUs; None for one GPU."""
-    ladder = search.level_tables.for_levels(())
-    place_of = {node: place for place, node in enumerate(ladder.node.tolist())}
+    table = search.level_tables.for_levels(())
+    place_of = {node: place for place, node in enumerate(table.node.tolist())}
     gpus: dict[int, int] = {}
     for grant in grants:
         place = place_of[grant.node]
         gpus[place] = gpus.get(place, 0) | grant.gpu_mask
-    rate = search.rings.predict(ladder, sorted(gpus), gpus).gb_per_s
+    rate = search.rings.predict(table, sorted(gpus), gpus).gb_per_s
     return None if np.isinf(rate) else rate
 
 

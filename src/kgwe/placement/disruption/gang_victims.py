@@ -57,10 +57,10 @@ class GangVictims:
         self._pool = pool
         self._gang = gang
         self._also = also
-        self._ladder = search.level_tables.for_levels(gang.named_levels)
-        self._top = self._ladder.find_level(gang.required or CLUSTER)
-        rung = self._ladder.levels[self._top]
-        self._domains = [np.sort(self._ladder.node[rung.place_range(number)]) for number in range(len(rung))]
+        self._table = search.level_tables.for_levels(gang.named_levels)
+        self._top = self._table.find_level(gang.required or CLUSTER)
+        level = self._table.levels[self._top]
+        self._domains = [np.sort(self._table.node[level.place_range(number)]) for number in range(len(level))]
         self._domain_of = np.zeros(len(self._fitter.snapshot), np.int64)
         for number, nodes in enumerate(self._domains):
             self._domain_of[nodes] = number
@@ -123,7 +123,7 @@ class GangVictims:
     def _list_hopeful_domains(self) -> list[int]:
         """Domains that would hold the gang if all items stopped."""
         with self._pool.without_items(range(len(self._pool.items))):
-            room = GangCapacity(self._fitter, self._ladder, self._gang)
+            room = GangCapacity(self._fitter, self._table, self._gang)
             holds = np.ones(len(self._domains), np.bool_)
             # With a required network bandwidth, no domain is excluded here.
             for number, role in enumerate(self._gang.roles if not self._gang.min_network_gb_per_s else ()):

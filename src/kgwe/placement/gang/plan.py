@@ -57,7 +57,7 @@ class DomainScore:
     utilisation: float
     """How much of its cards is in use already: full is good, empty domains are kept. Distributed: the reverse."""
     history: float
-    """How well work ended on the domain's nodes before; nothing when nobody has said."""
+    """How well workloads ended on the domain's nodes before; nothing when not known."""
 
     @property
     def total(self) -> float:

@@ -1,6 +1,6 @@
 """Unreliable nodes: work that a failure is likely to hit goes elsewhere, where that costs it nothing.
 
-Work is *exposed* when it is large or long: 16 GPU-hours or more, an hour where nobody said how long it runs.
+Work is *exposed* when it is large or long: 16 GPU-hours or more. An unknown run time counts as one hour.
 It is planned as ever first. Only when that uses a node whose reliability (`kgwe.model.health.reliability`) is below 0.9
 is it planned again without the nodes below 0.9, else without those below 0.6, else 0.3; and that plan is taken when it
 is as good: all pods, no higher level, the same models of GPU, a ring as fast. So nothing that was required is ever

@@ -217,12 +217,12 @@ def _find_emptiest_domain(
     scratch: ScratchFleet, gang: GangRequest, missing: Shortfall, masked: frozenset[str]
 ) -> EarliestStart | None:
     """Of the domain with most room, the nodes that fit the gang when empty, the emptiest first."""
-    ladder = scratch.search.level_tables.for_levels(gang.named_levels)
-    rung = ladder.levels[ladder.find_level(missing.level)]
-    if missing.domain not in rung.names:
+    table = scratch.search.level_tables.for_levels(gang.named_levels)
+    level = table.levels[table.find_level(missing.level)]
+    if missing.domain not in level.names:
         return None
-    places = rung.place_range(rung.names.index(missing.domain))
-    nodes, gpus = ladder.node[places], ladder.cards[places]
+    places = level.place_range(level.names.index(missing.domain))
+    nodes, gpus = table.node[places], table.cards[places]
     role = next(role for role in gang.roles if role.name == missing.role)
     room = scratch.fitter.count_pods(role.request)[nodes]
     each = gpus // max(role.request.gpus.count, 1)

@@ -68,15 +68,15 @@ class Need(NamedTuple):
 class Playout:
     """The state of the simulated queue, for all samples."""
 
-    def __init__(self, ladder: LevelTable, rung: int, gpus_free: Floats, kinds: Sequence[Kind]) -> None:
+    def __init__(self, table: LevelTable, group_level: int, gpus_free: Floats, kinds: Sequence[Kind]) -> None:
         """`gpus_free`: sample, node, GPU -> seconds until it is free, sorted along the GPUs."""
-        self._ladder = ladder
-        self._rung = rung
+        self._table = table
+        self._group_level = group_level
         self._gpus_per_node = gpus_free.shape[2]
-        level = ladder.levels[rung]
+        level = table.levels[group_level]
         self._groups = len(level)
-        self._group = np.zeros(len(ladder.node), np.int64)
-        self._group[ladder.node] = np.repeat(np.arange(len(level)), np.diff(level.starts))
+        self._group = np.zeros(len(table.node), np.int64)
+        self._group[table.node] = np.repeat(np.arange(len(level)), np.diff(level.starts))
         self._grid = np.append(0.0, np.geomspace(FIRST_S, HORIZON_S, _TIMES - 1)).astype(np.float32)
         self._times = np.arange(_TIMES)
         self._number = {kind: number for number, kind in enumerate(kinds)}
@@ -154,7 +154,7 @@ class Playout:
         if level not in self._levels:
             starts = np.zeros(1, np.int64)
             if level:
-                own, above = self._ladder.levels[self._rung], self._ladder.levels[self._ladder.find_level(level)]
+                own, above = self._table.levels[self._group_level], self._table.levels[self._table.find_level(level)]
                 starts = np.searchsorted(own.starts[:-1], above.starts[:-1])
             self._levels[level] = starts, np.repeat(np.arange(len(starts)), np.diff(np.append(starts, self._groups)))
         return self._levels[level]
