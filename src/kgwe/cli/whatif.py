@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 
 from kgwe import errors
 from kgwe.apps.whatif import explain, words
-from kgwe.apps.whatif.scenario import Scenario, WhatIf
+from kgwe.apps.whatif.scenario import Scenario
 from kgwe.cluster import offline
 from kgwe.kube.api import core, timestamp
 from kgwe.kube.client import manifests
@@ -25,6 +25,7 @@ from kgwe.telemetry import logs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from kgwe.apps.whatif.explanation import WhatIf
     from kgwe.cluster.offline import View
     from kgwe.kube.api.kgwe.gpunode import GPUNode
     from kgwe.model.network import domain_labels

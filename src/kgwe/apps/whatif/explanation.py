@@ -152,3 +152,30 @@ class Explanation(_Said, frozen=True):
     """What is wrong, and what to do about it."""
     warnings: tuple[str, ...] = ()
     """What could not be read."""
+
+
+class Gpus(msgspec.Struct, frozen=True):
+    """The whole GPUs of schedulable nodes."""
+
+    nodes: int
+    cards: int
+    free: int
+
+
+class WhatIf(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The result of a what-if scenario."""
+
+    changes: tuple[str, ...]
+    """The assumptions."""
+    gpus: Gpus
+    """The GPUs with all changes, before anything is placed."""
+    results: tuple[Explanation, ...]
+    displaced: tuple[str, ...] = ()
+    """Workloads on removed nodes."""
+    ignored: tuple[str, ...] = ()
+    """Objects that do not affect placement."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def all_start(self) -> bool:
+        return all(each.would_go is not None for each in self.results)

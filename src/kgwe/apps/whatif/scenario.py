@@ -1,4 +1,4 @@
-"""What if: other nodes, another level, work that nobody has created. Planned on the view, which is changed by it."""
+"""What-if scenarios: other nodes, another topology level, or new workloads, planned on a view that they change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from kgwe import errors
 from kgwe.apps.whatif import explain, manifests
-from kgwe.apps.whatif.explanation import Explanation
+from kgwe.apps.whatif.explanation import Explanation, Gpus, WhatIf
 from kgwe.cluster.workload.owner import owner_of_holder
 from kgwe.kube.api import timestamp
 from kgwe.kube.client.informer import Change
@@ -29,33 +29,6 @@ if TYPE_CHECKING:
     from kgwe.placement.planning.ask import Ask
 
 LEVELS: Final = ("required", "preferred")
-
-
-class Gpus(msgspec.Struct, frozen=True):
-    """Whole cards of nodes that take work."""
-
-    nodes: int
-    cards: int
-    free: int
-
-
-class WhatIf(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What would become of it."""
-
-    changes: tuple[str, ...]
-    """What was assumed."""
-    gpus: Gpus
-    """With all changes, before anything is placed."""
-    results: tuple[Explanation, ...]
-    displaced: tuple[str, ...] = ()
-    """Work that is on nodes which were taken away."""
-    ignored: tuple[str, ...] = ()
-    """Objects that have no say in where anything goes."""
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def all_start(self) -> bool:
-        return all(each.would_go is not None for each in self.results)
 
 
 @dataclass
@@ -182,5 +155,5 @@ class Scenario:
 
 
 def _wanted(plan: Plan) -> list[Mapping[str, int]]:
-    """Gangs of others say what their pods take only in their roles."""
+    """Return the amounts of each seat; externally created gangs give them only in their roles."""
     return [each or {amounts.PODS: 1} for each in plan.amounts_by_seat]

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
         Seat,
         Turn,
         Waiting,
+        WhatIf,
         Word,
     )
-    from kgwe.apps.whatif.scenario import WhatIf
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.gang.request import GangRequest
     from kgwe.placement.planning.ask import Ask
@@ -48,7 +48,7 @@ _LIMITS: Final = {
 }
 
 
-# --- what is asked for -----------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------
 
 
 def asked(ask: Ask, whole: Ask | None = None) -> tuple[str, ...]:
