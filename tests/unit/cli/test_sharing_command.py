@@ -62,4 +62,4 @@ def test_a_pod_is_told_how_to_find_its_mps_daemon(capsys):
     assert container["volumeMounts"][0]["mountPath"] == made["spec"]["volumes"][0]["hostPath"]["path"] == pipe
     with pytest.raises(SystemExit):
         main(["sharing", "client", "../etc"])
-    assert "not the uuid" in capsys.readouterr().err
+    assert "not the UUID" in capsys.readouterr().err
