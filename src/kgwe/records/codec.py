@@ -37,6 +37,7 @@ _NAMES: dict[str, Any] = {
         constraints.Constraints,
         gang_request.Following,
         gang_request.GangRequest,
+        gang_request.Intent,
         mig.Geometry,
         Mapping,
         partial_gang.PartialGang,

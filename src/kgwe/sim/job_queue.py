@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant
-    from kgwe.placement.gang.request import Following
+    from kgwe.placement.gang.request import Following, Intent
     from kgwe.placement.queue.eta import Eta
     from kgwe.placement.queue.reservation import ReservationSettings
     from kgwe.sim.fleet.fleet import World
@@ -174,6 +174,10 @@ class PolicyPlanner:
         if not avoid.isdisjoint(nodes):
             return Refusal(Reason.HELD_FOR_OTHERS, "its nodes are reserved for others")
         return QueuePlan(nodes, grants)
+
+    def arrange_gangs(self, following: Following) -> Sequence[Intent | None]:
+        del following
+        return ()
 
     def commit(self, work: QueuedWorkload, plan: QueuePlan) -> None:
         self._book(work, plan)

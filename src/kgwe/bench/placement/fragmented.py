@@ -41,7 +41,7 @@ from kgwe.local.fleet import models
 from kgwe.model.network import domains
 from kgwe.placement.fleet.node import Gpus, Node, Request
 from kgwe.placement.fleet.snapshot import Grant, Snapshot
-from kgwe.placement.gang.request import NONE_FOLLOW, Following
+from kgwe.placement.gang.request import NONE_FOLLOW, Following, Intent
 from kgwe.placement.planning.gang_planner import GangPlanner, GangRequest
 from kgwe.placement.pod.engine import Engine
 from kgwe.placement.pod.fit import Fitter
@@ -278,6 +278,7 @@ class _Timed(FleetPlanner):
         super().__init__(site, engine, GangPlanner(fitter, site.tree), self._take)
         self._snapshot = site.snapshot
         self.spent_s: list[float] = []
+        self.joint_s = 0.0
 
     def plan(
         self, work: QueuedWorkload, avoid: frozenset[str], following: Following = NONE_FOLLOW
@@ -286,6 +287,12 @@ class _Timed(FleetPlanner):
         answer = super().plan(work, avoid, following)
         self.spent_s.append(time.thread_time() - begun)
         return answer
+
+    def arrange_gangs(self, following: Following) -> Sequence[Intent | None]:
+        begun = time.thread_time()
+        found = super().arrange(following)
+        self.joint_s += time.thread_time() - begun
+        return found
 
     def _take(self, _: QueuedWorkload, plan: QueuePlan) -> None:
         self._snapshot.commit_all(plan.grants)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.placement.gang.assign import Seating
+    from kgwe.placement.gang.lookahead.choice import PlacementOption
     from kgwe.placement.gang.request import GangRequest, Role
     from kgwe.placement.gang.search import GangSearch
 
@@ -319,7 +320,7 @@ class DomainSearch:
 
     def _look_ahead(self, usual: _DefaultChoice) -> _Candidate | None:
         """Another place with as few leaves and no slower ring, when that is better for those that follow."""
-        if not self.following.order or usual.level < self.table.leaf_level:
+        if not (self.following.order or self.following.intent) or usual.level < self.table.leaf_level:
             return None
         domains = self.table.levels[usual.level]
         if not domains.known[usual.domain]:
@@ -327,15 +328,21 @@ class DomainSearch:
         levels = [usual.level, *self._equal_higher_levels(usual.level)]
         request = self.gang.roles[0].request
         asked = follow_up.LookaheadQuery(self.table, self.room, request, usual.loads, levels, self.context.history)
+        intent = self.following.intent
+        intended = self.context.lookahead.read_intent(asked, intent) if intent else None
+        if intent and intended and (found := self._place_option(usual, intended, intent.reason)):
+            return found
         choice = self.context.lookahead.choose(asked, self.following)
-        if choice is None:
-            return None
-        other = follow_up.place(self.table, self.room, choice.option)
+        return self._place_option(usual, choice.option, choice.words()) if choice else None
+
+    def _place_option(self, usual: _DefaultChoice, option: PlacementOption, note: str) -> _Candidate | None:
+        """The option with cards for every pod; None where its ring is slower than that of the default choice."""
+        other = follow_up.place(self.table, self.room, option)
         if self._predict_rate(other) < usual.rate:
             return None
-        level, place = choice.option.level, int(np.flatnonzero(other)[0])
+        level, place = option.level, int(np.flatnonzero(other)[0])
         domain = int(np.searchsorted(self.table.levels[level].starts, place, "right")) - 1
-        return self._assign_gpus(level, domain, other, usual.fastest, choice.words())
+        return self._assign_gpus(level, domain, other, usual.fastest, note)
 
     def _equal_higher_levels(self, level: int) -> list[int]:
         """Levels above that are as good: not above the preferred level, and no slower as far as is known."""

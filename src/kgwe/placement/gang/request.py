@@ -181,6 +181,17 @@ class GangRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Intent:
+    """Where a gang goes in the joint plan of all gangs that wait."""
+
+    parts: tuple[tuple[str, int], ...]
+    """Leaf -> pods."""
+    tight: bool
+    """Into the smallest holes of its leaves, instead of onto the fewest nodes."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Following:
     """Gangs whose turn comes later: those that wait, then such as usually come. Where a gang goes considers them."""
 
@@ -189,6 +200,8 @@ class Following:
     """Numbers of `kinds`, in the order of their turns."""
     expected: int = 0
     """How many of them, the last ones, do not wait but usually come."""
+    intent: Intent | None = None
+    """Where the joint plan puts the gang that these follow; None: no joint plan includes it."""
 
     @classmethod
     def from_gangs(cls, gangs: Iterable[GangRequest]) -> Following:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from kgwe.model.network.domains import Tree
     from kgwe.placement.fleet.hardware_kinds import HardwareKind
-    from kgwe.placement.gang.request import Following, GangRequest
+    from kgwe.placement.gang.request import Following, GangRequest, Intent
     from kgwe.placement.pod.fit import Fitter
 
 __all__ = ["GangSearch", "Shortfall"]
@@ -86,6 +86,10 @@ class GangSearch:
             return found
         nodes = self._list_avoided_spot(gang, found)
         return dataclasses.replace(found, spot_note=f"on {_list_spot_nodes(nodes)}: {why}") if nodes else found
+
+    def arrange_gangs(self, following: Following) -> list[Intent | None]:
+        """Where each gang that waits goes when all are planned together; None: as it would go by itself."""
+        return self.lookahead.arrange_gangs(self.level_tables.for_levels(), following)
 
     def _find_without_spot(self, gang: GangRequest, scope: Scope) -> tuple[GangPlan | Shortfall, Scope, str]:
         """The plan without spot nodes for roles that avoid them, where one is good enough; else why none is."""

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.model.network.domains import Tree
+    from kgwe.placement.gang.request import Intent
     from kgwe.placement.gang.site import GangLocation
     from kgwe.placement.pod.fit import Fitter
 
@@ -98,6 +99,10 @@ class GangPlanner:
         """All of the gang, or a refusal without a diagnosis: for callers that try many and explain none."""
         found = self._search.find(gang, following)
         return _refuse(gang, found) if isinstance(found, Shortfall) else found
+
+    def arrange_gangs(self, following: Following) -> list[Intent | None]:
+        """Where each gang that waits goes when all are planned together; None: as it would go by itself."""
+        return self._search.arrange_gangs(following)
 
     def survey(self, gang: GangRequest | None, seats: Sequence[tuple[str, int]]) -> GangLocation | None:
         """The place of pods that have their seats (node, mask of GPUs); None when a node is not there."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant
-    from kgwe.placement.gang.request import Following, GangRequest
+    from kgwe.placement.gang.request import Following, GangRequest, Intent
     from kgwe.placement.queue.queue import Level, Queue
     from kgwe.placement.queue.reservation import Reservation
     from kgwe.placement.queue.reservations import Reservations
@@ -66,6 +66,9 @@ class Planner(Protocol[P]):
 
         `following`: gangs that come later, for which the plan should leave as much room as it can.
         """
+
+    def arrange_gangs(self, following: Following) -> Sequence[Intent | None]:
+        """Where each gang that waits goes when all are planned together; None: as it would go by itself."""
 
     def commit(self, workload: QueuedWorkload, plan: P) -> None:
         """Book the plan: the next plan must see it."""
@@ -147,7 +150,7 @@ class _Cycle(Generic[P]):
         self._blocked: dict[RequestClass, Refusal] = {}
         # Level -> version of the pool when reservations for it were last looked for.
         self._searched: dict[Level, int] = {}
-        self._followers = Followers(queue)
+        self._followers = Followers(queue, planner.arrange_gangs)
         # Workloads whose reservations changed.
         self._to_report: dict[str, QueuedWorkload] = {}
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant
-    from kgwe.placement.gang.request import Following
+    from kgwe.placement.gang.request import Following, Intent
     from kgwe.placement.live.scratch import Source
     from kgwe.placement.planning.gang_planner import GangPlanner
     from kgwe.placement.pod.engine import Engine
@@ -63,6 +63,9 @@ class FleetPlanner:
         except errors.Permanent as exc:
             return Refusal(Reason.INVALID, str(exc), possible=False)
         return QueuePlan(found.nodes, found.grants) if isinstance(found, GangPlan) else found
+
+    def arrange_gangs(self, following: Following) -> Sequence[Intent | None]:
+        return self._gangs.arrange_gangs(following)
 
     def commit(self, workload: QueuedWorkload, plan: QueuePlan) -> None:
         self._book(workload, plan)

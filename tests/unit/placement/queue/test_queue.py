@@ -275,6 +275,9 @@ class Pool:
         assert not avoid
         return Taken(each) if requested_milli(each.request) <= self.free * 1000 else Refusal(Reason.NO_ROOM, "full")
 
+    def arrange_gangs(self, following: object) -> Sequence[None]:  # noqa: ARG002
+        return ()
+
     def commit(self, each: QueuedWorkload, plan: Taken) -> None:
         assert plan.work is each
         self.free -= requested_milli(each.request) // 1000

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant
     from kgwe.placement.gang.plan import DomainWeights
-    from kgwe.placement.gang.request import Following, GangRequest
+    from kgwe.placement.gang.request import Following, GangRequest, Intent
     from kgwe.placement.live.fleet import LiveFleet
     from kgwe.placement.live.ledger import Ledger
     from kgwe.placement.live.scratch import ScratchFleet
@@ -300,6 +300,9 @@ class PlanningCycle:
                 self._copy, _with_strategy(asked, answer, place), answer, avoid=avoid, draws=draws.said
             )
         return answer
+
+    def arrange_gangs(self, following: Following) -> Sequence[Intent | None]:
+        return self._copy.gangs.arrange_gangs(following)
 
     def commit(self, work: QueuedWorkload, plan: Plan) -> None:  # noqa: ARG002 - the Protocol's shape
         self._copy.snapshot.commit_all(plan.grants)

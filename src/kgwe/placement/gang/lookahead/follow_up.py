@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from kgwe.placement.gang import split
-from kgwe.placement.gang.lookahead import choice, free_capacity
+from kgwe.placement.gang.lookahead import choice, free_capacity, joint_plan
 from kgwe.placement.gang.lookahead.choice import AllowedDomains, PlacementOption
 from kgwe.placement.gang.lookahead.free_capacity import FreeCapacity, LeafStates
 from kgwe.placement.gang.lookahead.quick_fit import GangDemand
-from kgwe.placement.gang.request import Strategy
+from kgwe.placement.gang.request import NVLINK, Intent, Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -60,20 +60,74 @@ class Lookahead:
         self._fitter = fitter
         self._stocks: dict[tuple[int, ...], LeafStates] = {}
 
+    def arrange_gangs(self, table: LevelTable, following: Following) -> list[Intent | None]:
+        """Where each gang that waits goes when all are planned together; None: as it would go by itself."""
+        kinds: dict[Request, int] = {}
+        demands = self._list_demands(table, following, kinds)
+        counted = {number: demand for number, demand in enumerate(demands) if demand is not None}
+        intents: list[Intent | None] = [None] * (len(demands) - following.expected)
+        if not counted:
+            return intents
+        rooms = [self._count_room(table, each) for each in kinds]
+        known: list[bool] = table.levels[table.leaf_level].known.tolist()
+        board = self._read_board(table, kinds, rooms).only(known)
+        levels = tuple(table.leaf_ranges(level) for level in range(table.leaf_level + 1, table.top))
+        joint = joint_plan.plan_together(board, list(counted.values()), levels)
+        if joint.leaves == joint.placed == len(counted):
+            return intents
+        names = table.levels[table.leaf_level].names
+        for number, parts in zip(counted, joint.parts, strict=True):
+            gang = following.kinds[following.order[number]]
+            if parts and number < len(intents) and is_eligible(gang) and NVLINK not in gang.named_levels:
+                intents[number] = Intent(
+                    tuple((names[leaf], pods) for leaf, pods in parts), joint.tight, joint.describe()
+                )
+        return intents
+
+    def read_intent(self, asked: LookaheadQuery, intent: Intent) -> PlacementOption | None:
+        """The option that the joint plan intends for the gang; None: it is not possible or not good enough."""
+        table, room = asked.table, asked.room
+        level = table.levels[table.leaf_level]
+        numbers = {name: leaf for leaf, name in enumerate(level.names) if name}
+        if any(name not in numbers for name, _ in intent.parts):
+            return None
+        parts = tuple((numbers[name], pods) for name, pods in intent.parts)
+        capacity = room.by_level(0, asked.levels[-1])[table.leaf_level]
+        fine = _list_usable_leaves(asked)
+        if sum(pods for _, pods in parts) != int(asked.loads.sum()):
+            return None
+        if any(capacity[leaf] < pods or not fine[leaf] for leaf, pods in parts):
+            return None
+        first, last = min(leaf for leaf, _ in parts), max(leaf for leaf, _ in parts)
+        for each in asked.levels:
+            if any(first in leaves and last in leaves for leaves in table.leaf_ranges(each)):
+                return PlacementOption(parts, each, intent.tight)
+        return None
+
+    def _count_room(self, table: LevelTable, request: Request) -> Ints:
+        """Pods that fit, per place."""
+        return self._fitter.count_pods(request)[table.node].astype(np.int64)
+
+    def _read_board(self, table: LevelTable, requests: Iterable[Request], rooms: Sequence[Ints]) -> FreeCapacity:
+        cards = tuple(each.gpus.count for each in requests)
+        free = np.bitwise_count(self._fitter.snapshot.free[table.node]).astype(np.int64)
+        leaves = table.levels[table.leaf_level]
+        return FreeCapacity.from_leaves(self._stock(cards), free_capacity.read_leaf_states(leaves, free, rooms))
+
     def choose(self, asked: LookaheadQuery, following: Following) -> Choice | None:
         """A better option to place the gang than the usual one; None: there is none."""
         table, room = asked.table, asked.room
         own = room.by_level(0, asked.levels[-1])[0]
-        requests, demands, waiting = self._list_demands(table, asked.request, following)
+        kinds = {asked.request: 0}
+        listed = self._list_demands(table, following, kinds)
+        demands = [demand for demand in listed if demand is not None]
         if not demands:
             return None
-        rooms = [own, *(self._fitter.count_pods(each)[table.node].astype(np.int64) for each in requests[1:])]
-        cards = tuple(each.gpus.count for each in requests)
-        free = np.bitwise_count(self._fitter.snapshot.free[table.node]).astype(np.int64)
-        leaves = table.levels[table.leaf_level]
-        board = FreeCapacity.from_leaves(self._stock(cards), free_capacity.read_leaf_states(leaves, free, rooms))
+        waiting = sum(demand is not None for demand in listed[: len(listed) - following.expected])
+        rooms = [own, *(self._count_room(table, each) for each in list(kinds)[1:])]
+        board = self._read_board(table, kinds, rooms)
         pods = int(asked.loads.sum())
-        loads = leaves.sum_by_domain(asked.loads)
+        loads = table.levels[table.leaf_level].sum_by_domain(asked.loads)
         usual = PlacementOption(
             tuple((leaf, int(loads[leaf])) for leaf in np.flatnonzero(loads).tolist()), asked.levels[0]
         )
@@ -88,11 +142,8 @@ class Lookahead:
         return stock
 
     @staticmethod
-    def _list_demands(
-        table: LevelTable, own: Request, following: Following
-    ) -> tuple[list[Request], list[GangDemand], int]:
-        """Kinds of pods, the gang's own first, those that follow in their order, and how many of these wait already."""
-        kinds: dict[Request, int] = {own: 0}
+    def _list_demands(table: LevelTable, following: Following, kinds: dict[Request, int]) -> list[GangDemand | None]:
+        """Those that follow in their order, None for one that is not counted; adds their pods to `kinds`."""
         demands: list[GangDemand | None] = []
         for gang in following.kinds:
             role = _largest(gang)
@@ -102,10 +153,7 @@ class Lookahead:
                 demands.append(GangDemand(kind, role.required_replicas, *_read_limits(table, gang)))
             else:
                 demands.append(None)
-        ordered = [demands[number] for number in following.order]
-        waiting = len(ordered) - following.expected
-        counted = [demand for demand in ordered if demand is not None]
-        return list(kinds), counted, sum(demand is not None for demand in ordered[:waiting])
+        return [demands[number] for number in following.order]
 
 
 def is_eligible(gang: GangRequest) -> bool:

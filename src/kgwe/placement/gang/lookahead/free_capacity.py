@@ -7,6 +7,7 @@ once (`LeafStates`). A board is one such number per leaf; placing pods on it cha
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -43,11 +44,14 @@ class LeafStates:
         self._numbers: dict[State, int] = {}
         #: (state, kind, pods, tight) -> state, as far as worked out
         self.known: dict[tuple[int, int, int, bool], int] = {}
+        #: (state, pods of each kind, tight) -> state
+        self._filled: dict[tuple[int, tuple[int, ...], bool], int | None] = {}
+        self._by_size = sorted(range(len(self.cards)), key=lambda kind: (-self.cards[kind], kind))
         self._costs: dict[tuple[int, int, int], Costs] = {}
         self._rests: dict[tuple[int, int], Rests] = {}
 
     def __len__(self) -> int:
-        return len(self.known)
+        return len(self.known) + len(self._filled)
 
     def costs(self, kind: int, pods: int, wide: int) -> Costs:
         found = self._costs.get((kind, pods, wide))
@@ -69,6 +73,32 @@ class LeafStates:
     def rest(self, state: int, kind: int, wide: int) -> int:
         """Room on the nodes that hold no pod of the wide kind."""
         return sum(alike[1 + kind] * count for alike, count in self._states[state] if not alike[1 + wide])
+
+    def count_by_room(self, state: int, kind: int) -> list[tuple[int, int]]:
+        """Room of a node for pods of a kind, and how many nodes have it."""
+        return [(alike[1 + kind], count) for alike, count in self._states[state] if alike[1 + kind]]
+
+    def merge(self, states: Iterable[int]) -> int:
+        """The state of one leaf with the nodes of all of these."""
+        merged: Counter[Alike] = Counter()
+        for state in states:
+            merged.update(dict(self._states[state]))
+        return self.number(tuple(sorted(merged.items())))
+
+    def fill(self, state: int, counts: tuple[int, ...], *, tight: bool) -> int | None:
+        """The state with so many pods of each kind, the largest first; None: no room. `tight`: as of `after`."""
+        key = (state, counts, tight)
+        if key not in self._filled:
+            self._filled[key] = self._fill(state, counts, tight=tight)
+        return self._filled[key]
+
+    def _fill(self, state: int, counts: tuple[int, ...], *, tight: bool) -> int | None:
+        for kind in self._by_size:
+            if self.room[kind][state] < counts[kind]:
+                return None
+            if counts[kind]:
+                state = self.after(state, kind, counts[kind], tight=tight)
+        return state
 
     def number(self, state: State) -> int:
         found = self._numbers.get(state)
@@ -94,15 +124,17 @@ class LeafStates:
             most = 1 if tight else min(pods, max(alike[own] for alike in left))
             node = min((alike for alike in left if alike[own] >= most), key=lambda alike: (alike[own], alike))
             taken = min(pods, node[own])
-            pods -= taken
-            left[node] -= 1
+            # Nodes that are alike and filled up are filled together.
+            nodes = min(left[node], pods // taken) if taken == node[own] else 1
+            pods -= taken * nodes
+            left[node] -= nodes
             if not left[node]:
                 del left[node]
             free = node[0] - taken * self.cards[kind]
             rooms = [room - taken * (number == kind) for number, room in enumerate(node[1:])]
             rest = (free, *(min(room, free // cards) for room, cards in zip(rooms, self.cards, strict=True)))
             if any(rest[1:]):
-                left[rest] = left.get(rest, 0) + 1
+                left[rest] = left.get(rest, 0) + nodes
         return self.number(tuple(sorted(left.items())))
 
 
@@ -148,9 +180,16 @@ class FreeCapacity:
         states = [stock.number(leaf) for leaf in leaves]
         return cls(stock, states, [[room[state] for state in states] for room in stock.room])
 
+    def copy(self) -> FreeCapacity:
+        return FreeCapacity(self.stock, self.states[:], [room[:] for room in self.room])
+
+    def merge(self) -> int:
+        """The state of one leaf with the nodes of all leaves."""
+        return self.stock.merge(self.states)
+
     def after(self, kind: int, parts: Parts, *, tight: bool) -> FreeCapacity:
         """Another board, with these pods placed."""
-        board = FreeCapacity(self.stock, self.states[:], [room[:] for room in self.room])
+        board = self.copy()
         board.place(kind, parts, tight=tight)
         return board
 

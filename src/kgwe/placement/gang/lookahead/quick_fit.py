@@ -113,7 +113,7 @@ class Forecast:
     def __init__(self, board: FreeCapacity, following: Sequence[GangDemand], waiting: int) -> None:
         """The first `waiting` wait already, the others usually come."""
         self.following = following
-        self._least = _least_leaves(board, following)
+        self._least = least_leaves(board, following)
         self._waiting = waiting
         self._prices = [_price(least, waits=number < waiting) for number, least in enumerate(self._least)]
 
@@ -156,7 +156,7 @@ class Forecast:
                     parts = found[0]
                     spare -= found[1]
             else:
-                parts = _place(board, demand)
+                parts = place_gang(board, demand)
             if parts is None:
                 refused.add(demand)
                 count += number < self._waiting
@@ -174,7 +174,7 @@ def _price(least: int, *, waits: bool) -> int:
     return max(_WAITS, _WAITS_PER_LEAF * least) if waits else _EXPECTED + _EXPECTED_PER_LEAF * least
 
 
-def _least_leaves(board: FreeCapacity, following: Sequence[GangDemand]) -> list[int]:
+def least_leaves(board: FreeCapacity, following: Sequence[GangDemand]) -> list[int]:
     """No less than what each of those that follow needs: room only shrinks."""
     known: dict[GangDemand, int] = {}
     for demand in following:
@@ -184,7 +184,7 @@ def _least_leaves(board: FreeCapacity, following: Sequence[GangDemand]) -> list[
     return [known[demand] for demand in following]
 
 
-def _place(board: FreeCapacity, demand: GangDemand) -> Parts | None:
+def place_gang(board: FreeCapacity, demand: GangDemand) -> Parts | None:
     """The tightest leaf, else the fewest leaves of a domain with the least left over."""
     room = board.room[demand.kind]
     if max(room) >= demand.pods:

@@ -1,0 +1,197 @@
+"""An arrangement of many gangs on one board, and its improvement by taking a few out and placing them again.
+
+A step takes a gang that spans more leaves than it needs, a few of its neighbours and a few others of several leaves,
+and places them again in another order, near the tightest leaves. The outcome stays if it has no more leaves in all and
+every gang still has a place. So the number of leaves never grows, and equally good arrangements lead to better ones.
+
+Random choices come from a generator with a fixed seed. The same board and gangs have the same arrangement.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+
+from kgwe.placement.gang.lookahead import free_capacity, quick_fit
+from kgwe.placement.gang.lookahead.free_capacity import NEVER, STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kgwe.placement.gang.lookahead.free_capacity import FreeCapacity, Parts
+    from kgwe.placement.gang.lookahead.quick_fit import GangDemand
+
+    #: divides pods over the fewest of some leaves
+    Split = Callable[[Sequence[int], Sequence[int], int], Parts | None]
+
+# Gangs that a step takes out beside the first: fewer than this of its neighbours, and of the others.
+_TAKEN: Final = 4
+# A leaf or pair of leaves is chosen by the room that is left over, give or take so many pods.
+_NOISE: Final = 3.0
+# Likewise by the large pods that fit no more.
+_NOISE_LARGE: Final = 1.5 * STEP
+_SEED: Final = 7
+
+
+class Arrangement:
+    """Gangs and their places."""
+
+    def __init__(self, board: FreeCapacity, gangs: Sequence[GangDemand], *, tight: bool, spares: bool) -> None:
+        """`tight`: pods go into the smallest holes of a leaf; `spares`: small pods spare nodes that hold large ones."""
+        self.parts: list[Parts | None] = [None] * len(gangs)
+        self._gangs = gangs
+        self._stock = board.stock
+        self._tight = tight
+        self._base = board.states
+        self._states = board.states[:]
+        self._room = [room[:] for room in board.room]
+        self._counts = [[0] * len(board.stock.cards) for _ in board.states]
+        self._random = random.Random(_SEED)  # noqa: S311 -- the same every time
+        self._large = max({gang.kind for gang in gangs}, key=lambda kind: (board.stock.cards[kind], -kind))
+        self._sparing = {gang.kind for gang in gangs if spares and gang.kind != self._large}
+        self._least = quick_fit.least_leaves(board, gangs)
+        #: leaf -> gangs in it, and gangs in several leaves; dicts keep their order
+        self._in_leaf: list[dict[int, None]] = [{} for _ in board.states]
+        self._split_gangs: dict[int, None] = {}
+
+    # --- building -------------------------------------------------------------------------------------------
+
+    def put(self, number: int, parts: Parts) -> None:
+        """Place a gang as told."""
+        self.parts[number] = parts
+        self._change(self._gangs[number].kind, parts, 1)
+        for leaf, _ in parts:
+            self._in_leaf[leaf][number] = None
+        if len(parts) > 1:
+            self._split_gangs[number] = None
+
+    def place(self, number: int) -> None:
+        """Place a gang by the quick rule, if there is room."""
+        parts = self._find(self._gangs[number], free_capacity.split_over_leaves, noise=0.0)
+        if parts is not None:
+            self.put(number, parts)
+
+    def _take(self, number: int) -> None:
+        parts = self.parts[number]
+        if parts is not None:
+            self._change(self._gangs[number].kind, parts, -1)
+            self.parts[number] = None
+            for leaf, _ in parts:
+                del self._in_leaf[leaf][number]
+            self._split_gangs.pop(number, None)
+
+    def _change(self, kind: int, parts: Parts, sign: int) -> None:
+        stock = self._stock
+        for leaf, pods in parts:
+            counts = self._counts[leaf]
+            counts[kind] += sign * pods
+            state = stock.fill(self._base[leaf], tuple(counts), tight=self._tight)
+            if state is None:  # pragma: no cover -- only what fits is placed
+                raise AssertionError(f"leaf {leaf} does not hold {counts}")
+            self._states[leaf] = state
+            for room, of_state in zip(self._room, stock.room):  # noqa: B905 -- called very often
+                room[leaf] = of_state[state]
+
+    # --- improving ------------------------------------------------------------------------------------------
+
+    def improve(self, steps: int) -> None:
+        for _ in range(steps):
+            wide = [n for n in self._split_gangs if len(self.parts[n] or ()) > self._least[n]]
+            if not wide:
+                return
+            self._replace(self._choose_gangs(wide[self._draw(len(wide))]))
+
+    def _choose_gangs(self, first: int) -> list[int]:
+        """The gang, some of its neighbours, and some others of several leaves."""
+        near = [n for leaf, _ in self.parts[first] or () for n in self._in_leaf[leaf]]
+        chosen = {first: None}
+        for pool in (near, list(self._split_gangs)):
+            chosen |= dict.fromkeys(pool[self._draw(len(pool))] for _ in range(self._draw(_TAKEN)))
+        found = list(chosen)
+        self._random.shuffle(found)
+        return found
+
+    def _replace(self, gangs: Sequence[int]) -> None:
+        """Place these gangs again, in this order; where that takes more leaves, they go back."""
+        before = [(n, parts) for n in gangs if (parts := self.parts[n]) is not None]
+        allowed = sum(len(parts) for _, parts in before)
+        for n in gangs:
+            self._take(n)
+        for n in gangs:
+            parts = self._find(self._gangs[n], self._split, noise=1.0)
+            allowed -= len(parts) if parts is not None else allowed + 1
+            if parts is None or allowed < 0:
+                break
+            self.put(n, parts)
+        if allowed < 0:
+            for n in gangs:
+                self._take(n)
+            for n, parts in before:
+                self.put(n, parts)
+
+    def _draw(self, below: int) -> int:
+        return int(self._random.random() * below)
+
+    # --- one gang -------------------------------------------------------------------------------------------
+
+    def _find(self, gang: GangDemand, split: Split, *, noise: float) -> Parts | None:
+        """The tightest leaf, else the fewest leaves of the first level that has a domain with room."""
+        room = self._room[gang.kind]
+        if max(room) >= gang.pods:
+            return ((self._choose_leaf(gang, noise), gang.pods),)
+        if gang.one_leaf:
+            return None
+        for domains in gang.scopes:
+            found = [parts for leaves in domains if (parts := split(room, leaves, gang.pods)) is not None]
+            if found:
+                return min(found, key=len)
+        return None
+
+    def _choose_leaf(self, gang: GangDemand, noise: float) -> int:
+        draw = self._random.random
+        if gang.kind not in self._sparing:
+            noise *= _NOISE
+            rooms = enumerate(self._room[gang.kind])
+            return min([(each + noise * draw(), leaf) for leaf, each in rooms if each >= gang.pods])[1]
+        noise *= _NOISE_LARGE
+        costs = self._stock.costs(gang.kind, gang.pods, self._large)
+        ranks = enumerate([costs[state] for state in self._states])
+        return min([(rank + noise * draw(), leaf) for leaf, rank in ranks if rank < NEVER])[1]
+
+    def _split(self, room: Sequence[int], leaves: Sequence[int], pods: int) -> Parts | None:
+        """The fewest leaves, the largest first, the last two with little left over; of equal leaves any."""
+        by_room: dict[int, list[int]] = {}
+        for leaf in leaves:
+            if room[leaf]:
+                by_room.setdefault(room[leaf], []).append(leaf)
+        if sum(each * len(alike) for each, alike in by_room.items()) < pods:
+            return None
+        parts: list[tuple[int, int]] = []
+        while (largest := max(by_room)) < pods and largest + _second(by_room, largest) < pods:
+            parts.append((self._pop(by_room, largest), largest))
+            pods -= largest
+        draw = self._random.random
+        if largest >= pods:
+            last = min([(each + _NOISE * draw(), each) for each in by_room if each >= pods])[1]
+            return (*parts, (self._pop(by_room, last), pods))
+        pairs = [
+            (one + other + _NOISE * draw(), one, other)
+            for one in by_room
+            for other in by_room
+            if pods - one <= other <= one and (other < one or len(by_room[one]) > 1)
+        ]
+        _, one, other = min(pairs)
+        full, rest = (one, other) if draw() < 0.5 else (other, one)  # noqa: PLR2004 -- either, equally often
+        return (*parts, (self._pop(by_room, full), full), (self._pop(by_room, rest), pods - full))
+
+    def _pop(self, by_room: dict[int, list[int]], room: int) -> int:
+        alike = by_room[room]
+        leaf = alike.pop(self._draw(len(alike)))
+        if not alike:
+            del by_room[room]
+        return leaf
+
+
+def _second(by_room: dict[int, list[int]], largest: int) -> int:
+    """The room of the second largest leaf."""
+    return largest if len(by_room[largest]) > 1 else max((each for each in by_room if each < largest), default=0)

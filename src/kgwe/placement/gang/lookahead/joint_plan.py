@@ -1,0 +1,154 @@
+"""Plans gangs that wait together: where each goes considers all the others.
+
+Several plans are made, each from another start and improved by a bounded search (`arrangement`):
+
+    by turns    each gang in its turn by the quick rule, small pods in the smallest holes
+    largest     every gang that fits beside those before it, the largest pods first, small pods sparing whole nodes
+    best fit    the gangs that the published best-fit rule places, in the smallest holes and on the fewest nodes
+
+Gangs are started in their turns all the same. So a plan is judged by what becomes of it then: a gang that the plan
+leaves out takes what it finds, and a gang whose place is taken goes elsewhere (`_simulate`). Of the plans that start no
+fewer gangs than best fit with no more leaves per gang, the one with the fewest leaves wins; a gang more is worth
+`_LEAVES_PER_GANG`. Best fit itself is one of them, so there is always one.
+
+The result depends only on what is free and which gangs wait: no clock, and random numbers from a fixed seed. The number
+of steps is bounded; on a large cluster there are fewer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kgwe.placement.gang.lookahead import quick_fit
+from kgwe.placement.gang.lookahead.arrangement import Arrangement
+from kgwe.placement.gang.lookahead.best_fit import BestFit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kgwe.placement.gang.lookahead.free_capacity import FreeCapacity, Parts
+    from kgwe.placement.gang.lookahead.quick_fit import GangDemand, Scopes
+
+    Rule = Callable[[FreeCapacity, GangDemand], Parts | None]
+
+# Steps of the search for each plan, and the most leaves and gangs times steps.
+_STEPS: Final = 500
+_VISITS: Final = 60_000
+# What the start of one more gang is worth: so many leaves of all gangs together.
+_LEAVES_PER_GANG: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class JointPlan:
+    """Where the gangs go, and what becomes of them."""
+
+    parts: tuple[Parts | None, ...]
+    """Gang by gang; None: it finds no room."""
+    tight: bool
+    """Into the smallest holes of the leaves, instead of onto the fewest nodes."""
+
+    @property
+    def placed(self) -> int:
+        return sum(each is not None for each in self.parts)
+
+    @property
+    def leaves(self) -> int:
+        return sum(len(each) for each in self.parts if each is not None)
+
+    @property
+    def price(self) -> tuple[int, int]:
+        """The least is the best."""
+        return self.leaves - _LEAVES_PER_GANG * self.placed, self.leaves
+
+    def describe(self) -> str:
+        found = "all find room" if self.placed == len(self.parts) else f"{self.placed} find room"
+        return f"planned together with all {len(self.parts)} gangs that wait: {found}, {self.leaves} leaves in all"
+
+
+def plan_together(board: FreeCapacity, gangs: Sequence[GangDemand], levels: Scopes) -> JointPlan:
+    """The best plan for gangs in the order of their turns; `levels`: as of `BestFit`."""
+    nothing: list[Parts | None] = [None] * len(gangs)
+    best_fit = JointPlan(_simulate(board, gangs, nothing, tight=False, rule=BestFit(levels).place), tight=False)
+    by_turns = _simulate(board, gangs, nothing, tight=True)
+    plans = [
+        best_fit,
+        _improve(board, gangs, by_turns, tight=True),
+        _improve(board, gangs, _place_largest_first(board, gangs), tight=True, spares=True),
+        _improve(board, gangs, best_fit.parts, tight=True),
+        _improve(board, gangs, best_fit.parts, tight=False),
+    ]
+    return min((plan for plan in plans if plan.placed >= best_fit.placed), key=lambda plan: plan.price)
+
+
+def _simulate(
+    board: FreeCapacity,
+    gangs: Sequence[GangDemand],
+    intended: Sequence[Parts | None],
+    *,
+    tight: bool,
+    rule: Rule = quick_fit.place_gang,
+) -> tuple[Parts | None, ...]:
+    """What each gang gets in its turn: its intended place while that is free, else one by the rule."""
+    trial = board.copy()
+    found: list[Parts | None] = []
+    for gang, parts in zip(gangs, intended, strict=True):
+        room = trial.room[gang.kind]
+        # A gang that one leaf holds is not spread over several.
+        is_needless = parts is not None and len(parts) > 1 and max(room) >= gang.pods
+        if parts is None or is_needless or any(room[leaf] < pods for leaf, pods in parts):
+            parts = rule(trial, gang)  # noqa: PLW2901 -- what it gets instead
+        if parts is not None:
+            trial.place(gang.kind, parts, tight=tight)
+        found.append(parts)
+    return tuple(found)
+
+
+def _improve(
+    board: FreeCapacity,
+    gangs: Sequence[GangDemand],
+    start: Sequence[Parts | None],
+    *,
+    tight: bool,
+    spares: bool = False,
+) -> JointPlan:
+    arrangement = Arrangement(board, gangs, tight=tight, spares=spares)
+    for number, parts in enumerate(start):
+        if parts is not None:
+            arrangement.put(number, parts)
+    arrangement.improve(min(_STEPS, _VISITS // (len(board.states) + len(gangs))))
+    return JointPlan(_simulate(board, gangs, _sort_by_leaves(gangs, arrangement.parts), tight=tight), tight=tight)
+
+
+def _sort_by_leaves(gangs: Sequence[GangDemand], parts: Sequence[Parts | None]) -> list[Parts | None]:
+    """The same places, but of gangs that are alike the first gets the one with the fewest leaves."""
+    found = list(parts)
+    for gang in dict.fromkeys(gangs):
+        alike = [number for number, each in enumerate(gangs) if each is gang and parts[number] is not None]
+        places = sorted((parts[number] or () for number in alike), key=len)
+        for number, place in zip(alike, places, strict=True):
+            found[number] = place
+    return found
+
+
+def _place_largest_first(board: FreeCapacity, gangs: Sequence[GangDemand]) -> Sequence[Parts | None]:
+    """Places for the gangs that fit, those of the largest pods first."""
+    arrangement = Arrangement(board, gangs, tight=True, spares=True)
+    cards = board.stock.cards
+    for number in sorted(_accept(board, gangs), key=lambda n: (-cards[gangs[n].kind], -gangs[n].pods, n)):
+        arrangement.place(number)
+    return arrangement.parts
+
+
+def _accept(board: FreeCapacity, gangs: Sequence[GangDemand]) -> list[int]:
+    """The gangs that fit the nodes beside those accepted before, leaves aside."""
+    merged = board.merge()
+    counts = [0] * len(board.stock.cards)
+    accepted = []
+    for number, gang in enumerate(gangs):
+        counts[gang.kind] += gang.pods
+        if board.stock.fill(merged, tuple(counts), tight=True) is not None:
+            accepted.append(number)
+        else:
+            counts[gang.kind] -= gang.pods
+    return accepted
