@@ -14,6 +14,7 @@ from kgwe.apps.scheduler.disruption.preemption import PreemptionController
 from kgwe.apps.scheduler.disruption.recovery import RecoveryController
 from kgwe.apps.scheduler.disruption.unbound_gangs import UnboundGangs
 from kgwe.apps.scheduler.extender.handlers import ExtenderHandlers
+from kgwe.apps.scheduler.planning.gather_window import GatherWindow
 from kgwe.apps.scheduler.planning.planner import Planner
 from kgwe.apps.scheduler.pods.pinner import Pinner
 from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
@@ -77,6 +78,11 @@ class Leader:
             on_decided=self._handle_decision,
             on_refused=self._handle_refusal,
             recorder=deps.recorder,
+            window=GatherWindow(
+                deps.gangs.last_growth,
+                quiet_s=deps.settings.gang_gather_quiet_seconds,
+                limit_s=deps.settings.gang_gather_limit_seconds,
+            ),
         )
         self.handlers = ExtenderHandlers(
             deps.state,

@@ -75,6 +75,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     group_kinds_seconds: float = 60.0
     # Seconds an externally created gang may be incomplete before Events on its pods and their owner say so.
     gang_notice_seconds: float = 10.0
+    # A gang that no leaf holds is planned together with gangs whose pods are still being created: planning waits until
+    # no pod has come for so many seconds, and no longer than the limit. A limit of 0 plans at once.
+    gang_gather_quiet_seconds: float = 0.3
+    gang_gather_limit_seconds: float = 2.0
     # Least seconds between two writes of one TopologyDomain's status, and between two looks at how work ended there.
     domain_status_seconds: float = 30.0
     # Seed of the `random` strategy; unset means a new one at each start.

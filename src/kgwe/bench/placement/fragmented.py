@@ -290,7 +290,7 @@ class _Timed(FleetPlanner):
 
     def arrange_gangs(self, following: Following) -> Sequence[Intent | None]:
         begun = time.thread_time()
-        found = super().arrange(following)
+        found = super().arrange_gangs(following)
         self.joint_s += time.thread_time() - begun
         return found
 

@@ -158,6 +158,7 @@ class ExternalGangs:
         if one_more and group.lacking > 1:
             group.lacking -= 1
             group.say_lacking()
+            self._planning.note_growth(owner, len(group.members))
         elif known is None or known[1] != member or _came_elsewhere(group, known[0], pod):
             self._planning.look_soon(owner)
         elif uid in group.seats and placement_annotations.is_gated(pod):
@@ -293,6 +294,10 @@ class ExternalGangs:
             group.release_reason = group.problem = ""
             group.advance(GangEvent.RETRIED)
             self._planning.look_soon(owner)
+
+    def last_growth(self) -> float | None:
+        """When an incomplete gang got its latest pod, by the monotonic clock; None: no gang is incomplete."""
+        return self._planning.last_growth()
 
     def ask_unpinned(self, owner: str) -> Ask | None:
         """The request of the gang as if its owner created all its pods again; None if it cannot be read."""

@@ -57,6 +57,8 @@ class GangPlanning:
         self._leadership = leadership
         self._report_error = report_error
         self._dirty: dict[str, None] = {}
+        #: incomplete gang -> its pods, and when the latest came
+        self._growing: dict[str, tuple[int, float]] = {}
 
     # --- when gangs are looked at -----------------------------------------------------------------------
 
@@ -72,6 +74,17 @@ class GangPlanning:
     def reset(self) -> None:
         """A term begins or ends: every gang is looked at when the next one begins."""
         self._dirty = {}
+        self._growing = {}
+
+    def last_growth(self) -> float | None:
+        """When an incomplete gang got its latest pod, by the monotonic clock; None: no gang is incomplete."""
+        self._growing = {owner: each for owner, each in self._growing.items() if owner in self._groups}
+        return max((grown_s for _, grown_s in self._growing.values()), default=None)
+
+    def note_growth(self, owner: str, pods: int) -> None:
+        """An incomplete gang has so many pods now."""
+        if self._growing.get(owner, (0, 0.0))[0] != pods:
+            self._growing[owner] = pods, time.monotonic()
 
     def _look_at_dirty(self) -> None:
         dirty, self._dirty = self._dirty, {}
@@ -122,6 +135,7 @@ class GangPlanning:
         there = dialects.count_members(members)
         group.note_missing(members, there)
         if lacking := dialects.count_missing(members, there):
+            self.note_growth(owner, len(members))
             said = next((member.problem.words for _, member in members if member.problem), "")
             self._withdraw_request(
                 owner, group, said or f"gang {group.key.title} incomplete: waiting for {counted(lacking, 'more pod')}"
@@ -163,6 +177,7 @@ class GangPlanning:
         self._request_plan(group, plain_pods.ask_for(owner, group, pod, found), GangEvent.WHOLE_REQUESTED)
 
     def _request_plan(self, group: Group, ask: Ask, event: GangEvent) -> None:
+        self._growing.pop(ask.owner, None)
         group.problem = ""
         group.advance(event)
         self._leadership.actions.request_plan(ask)

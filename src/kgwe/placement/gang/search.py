@@ -161,6 +161,12 @@ class GangSearch:
         last = self._hardware_stages(gang)[-1]
         return any(DomainSearch(self, gang, Scope(kind)).has_room() for kind in last)
 
+    def fits_leaf(self, gang: GangRequest) -> bool:
+        """Whether one leaf has room for the gang, each role taken alone."""
+        table = self.level_tables.for_levels(gang.named_levels)
+        inside = dataclasses.replace(gang, required=table.levels[table.leaf_level].name)
+        return any(DomainSearch(self, inside, Scope(kind)).has_room() for kind in self._hardware_stages(gang)[-1])
+
 
 def _explain_spot_nodes(gang: GangRequest, other: GangPlan | Shortfall, found: GangPlan) -> str:
     """Why the plan without spot nodes is not good enough."""

@@ -100,6 +100,10 @@ class GangPlanner:
         found = self._search.find(gang, following)
         return _refuse(gang, found) if isinstance(found, Shortfall) else found
 
+    def fits_leaf(self, gang: GangRequest) -> bool:
+        """Whether one leaf has room for the gang, each role taken alone."""
+        return self._search.fits_leaf(gang)
+
     def arrange_gangs(self, following: Following) -> list[Intent | None]:
         """Where each gang that waits goes when all are planned together; None: as it would go by itself."""
         return self._search.arrange_gangs(following)

@@ -56,6 +56,8 @@ _ESTIMATE_EVERY_S = 10.0
 _ARRIVALS = 1_000_000
 # Single pods and gangs up to this size are planned faster than a thread is woken.
 _LIGHT_PODS = 32
+# More gangs than this are planned together, which takes longer.
+_LIGHT_GANGS = 4
 # Characters of an error's text that a status shows.
 _ERROR_CHARS = 200
 
@@ -199,8 +201,14 @@ class PlanningCycle:
     @property
     def is_light(self) -> bool:
         """Whether a pass takes less time than to start it in a thread."""
-        return all(_count_pods(shape.request) <= _LIGHT_PODS for shape in self.queue.pool.active) and not len(
-            self._holds
+        active = self.queue.pool.active
+        gangs = sum(
+            len(bucket.workloads) for each in active if _count_pods(each.request) > 1 for bucket in each.buckets.values()
+        )
+        return (
+            gangs <= _LIGHT_GANGS
+            and all(_count_pods(each.request) <= _LIGHT_PODS for each in active)
+            and not len(self._holds)
         )
 
     # --- anywhere ---------------------------------------------------------------------------------------

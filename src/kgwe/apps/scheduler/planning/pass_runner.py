@@ -29,6 +29,9 @@ class PassClient(Protocol):
     def needs_pass(self) -> bool:
         """Whether anything waits."""
 
+    def postpone_s(self) -> float:
+        """Seconds to wait for more that should be planned together; 0: run the pass."""
+
     def prepare_pass(self) -> None:
         """Bring the cycle up to date with the cluster."""
 
@@ -80,6 +83,9 @@ class PassRunner:
         self._soon = None
         if self._running is not None:
             return  # its end starts the next one
+        if (wait_s := self._client.postpone_s()) > 0:
+            self._soon = asyncio.get_running_loop().call_later(max(wait_s, _GATHER_S), self._run)
+            return
         now_s = time.time()
         started = time.perf_counter()
         try:

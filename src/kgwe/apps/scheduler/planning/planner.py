@@ -15,6 +15,7 @@ import structlog
 from kgwe import errors
 from kgwe.apps.scheduler.planning.blocked_nodes import BlockedNodes
 from kgwe.apps.scheduler.planning.cycle import PlanningCycle, error_refusal
+from kgwe.apps.scheduler.planning.gather_window import GatherWindow
 from kgwe.apps.scheduler.planning.interruptions import Interruptions
 from kgwe.apps.scheduler.planning.pass_runner import PassRunner
 from kgwe.apps.scheduler.planning.plan_ledger import PlanLedger
@@ -55,6 +56,7 @@ class Planner:
         on_decided: Callable[[str, Plan | Refusal], None],
         on_refused: Callable[[], None] = lambda: None,
         recorder: Recorder | None = None,
+        window: GatherWindow | None = None,
     ) -> None:
         """`on_decided`: called with each plan, and each refusal with a new reason; `on_refused`: after any refusal."""
         self.interruptions = Interruptions()
@@ -70,6 +72,7 @@ class Planner:
         self._ledger = PlanLedger(state)
         self._blocked = BlockedNodes()
         self._cycle = PlanningCycle(state.fleet, choosers, rng, on_planned=metrics.observe_plan, recorder=recorder)
+        self._window = window or GatherWindow()
         self._passes = PassRunner(self._cycle, self, faults)
 
     def start(self) -> None:
@@ -126,9 +129,15 @@ class Planner:
         elif self._waiting.get(owner) != ask:
             self._waiting[owner] = ask
             self._passes.change_queue(lambda cycle: cycle.put(ask))
+            self._open_window(ask)
             self.plan_soon()
         if self._ledger.is_ready(owner):
             self.place_reserved(owner)
+
+    def _open_window(self, ask: Ask) -> None:
+        """Wait for more gangs when this one needs several leaves: where it goes matters to the others then."""
+        if ask.gang is not None and not self._window.is_open and not self._state.fleet.gangs.fits_leaf(ask.gang):
+            self._window.open()
 
     def forget(self, owner: str) -> None:
         """The owner needs no decision any more; what was assumed or reserved for it is free again."""
@@ -193,7 +202,11 @@ class Planner:
     def needs_pass(self) -> bool:
         return bool(self._waiting)
 
+    def postpone_s(self) -> float:
+        return self._window.remaining_s()
+
     def prepare_pass(self) -> None:
+        self._window.close()
         _ = self._state.fleet  # brought up to date before it is read
         self._cycle.sync_fleet(self._state.ledger, self._state.plain_pods.held)
 
