@@ -3,7 +3,8 @@
 The scenario is that of `kgwe bench cluster --scenario fragmented`, without a cluster: 500 nodes of 8 GPUs in leaves of
 16, four leaves to a spine, 45 % taken at random, 20 gangs of 12 pods of 8 GPUs and 20 of 6 of 4, which would rather be
 in one leaf. All wait together and are placed in one pass, in their order; what has no room is left out. So it is for
-other loads and for other mixes of gangs (`Mix`).
+other loads and for other mixes of gangs (`Mix`). Beside it the gangs come one by one, each in a pass of its own: no
+gang is known before its turn.
 
     mean_leaves           per gang that was placed; mean over the seeds
     worse_than_best_fit   share of the seeds in which that is more than best fit's
@@ -12,7 +13,9 @@ other loads and for other mixes of gangs (`Mix`).
     most_gangs            no fewer than any order and arrangement can place (`count_most`); mean over the seeds
     missed                goals that are not reached (`misses`)
     bound                 no arrangement of the placed gangs has fewer leaves (`kgwe.bench.cluster.measure.locality`)
-    plan_ms               CPU time of a plan, refusals among them
+    plan_ms               CPU time of a plan, refusals among them, and its share of the joint plan
+    joint_ms              CPU time of the joint plan of all gangs
+    one_by_one_*          the same without a joint plan: every gang comes after the one before was placed
 
 `best_fit_*`, `even_*` and `first_fit_*` are the rules of `kgwe.bench.placement.leaf_rules` in the same states. They
 work on numbers alone; how long they take is not compared.
@@ -66,6 +69,7 @@ _LEAVES_PER_SPINE: Final = 4
 _CARDS: Final = 8
 _SIZE: Final = scenarios.SIZES[Scenario.FRAGMENTED]
 OURS: Final = "kgwe"
+ONE_BY_ONE: Final = "one_by_one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,8 @@ class Run:
     gpus: int
     most_gangs: int
     plan_s: tuple[float, ...] = ()
+    joint_s: float = 0.0
+    """Of `plan_s`."""
 
     @property
     def mean(self) -> float:
@@ -169,9 +175,10 @@ def summarise(runs: Sequence[dict[str, Run]]) -> dict[str, Any]:
         "whole_gangs": _mean(len(each.spans) for each in ours),
         "most_gangs": _mean(each.most_gangs for each in ours),
         "placed_gpus": _mean(each.gpus for each in ours),
-        "plan_ms": _mean(1000 * second for each in ours for second in each.plan_s),
+        "plan_ms": round(1000 * sum(sum(each.plan_s) for each in ours) / sum(len(each.plan_s) for each in ours), 4),
     }
-    for rule in RULES:
+    found["joint_ms"] = _mean(1000 * each.joint_s for each in ours)
+    for rule in (ONE_BY_ONE, *RULES):
         theirs = [each[rule] for each in runs]
         found[f"{rule}_mean_leaves"] = _mean(each.mean for each in theirs)
         found[f"{rule}_max_leaves"] = max(max(each.spans, default=0) for each in theirs)
@@ -192,7 +199,8 @@ def compare(cell: Cell, seed: int) -> dict[str, Run]:
     site = Site(cell.taken, seed)
     mix = MIXES[cell.mix]
     gangs = [mix.sizes[number % len(mix.sizes)] for number in range(mix.gangs)]
-    return {OURS: site.run_pass(gangs)} | {name: site.run_rule(name, gangs) for name in RULES}
+    ours = {OURS: site.run_passes([gangs]), ONE_BY_ONE: Site(cell.taken, seed).run_passes([[gang] for gang in gangs])}
+    return ours | {name: site.run_rule(name, gangs) for name in RULES}
 
 
 class Site:
@@ -223,23 +231,26 @@ class Site:
                 landed.append(locality.Landed(pods, gpus, [self.names[node] for node in nodes]))
         return self._run(landed, gangs)
 
-    def run_pass(self, gangs: Sequence[tuple[int, int]]) -> Run:
+    def run_passes(self, arrivals: Sequence[Sequence[tuple[int, int]]]) -> Run:
+        """One pass after each arrival of gangs; those without room wait, and are tried again."""
         queue = Queue()
-        sizes: dict[str, tuple[int, int]] = {}
-        for number, (pods, gpus) in enumerate(gangs):
-            name = f"gang-{number:04d}"
-            sizes[name] = pods, gpus
-            queue.put(
-                QueuedWorkload(name, GangRequest.uniform(Request(Gpus(count=gpus)), pods, preferred="leaf"), "bench")
-            )
         planner = _Timed(self)
-        outcomes = run_cycle(queue, planner, 0.0, RunningWorkloads(lambda _: ()))
-        landed = [
-            locality.Landed(*sizes[each.workload.key], [self.names[grant.node] for grant in each.plan.grants])
-            for each in outcomes
-            if isinstance(each, Placed)
-        ]
-        return self._run(landed, gangs, tuple(planner.spent_s))
+        landed: list[locality.Landed] = []
+        gangs: list[tuple[int, int]] = []
+        for number, arrived in enumerate(arrivals):
+            for pods, gpus in arrived:
+                request = GangRequest.uniform(Request(Gpus(count=gpus)), pods, preferred="leaf")
+                queue.put(QueuedWorkload(f"gang-{len(gangs):04d}", request, "bench"))
+                gangs.append((pods, gpus))
+            outcomes = run_cycle(queue, planner, float(number), RunningWorkloads(lambda _: ()))
+            landed += [
+                locality.Landed(
+                    *gangs[int(each.workload.key[-4:])], [self.names[grant.node] for grant in each.plan.grants]
+                )
+                for each in outcomes
+                if isinstance(each, Placed)
+            ]
+        return dataclasses.replace(self._run(landed, gangs, tuple(planner.spent_s)), joint_s=planner.joint_s)
 
     def _run(
         self, landed: Sequence[locality.Landed], gangs: Sequence[tuple[int, int]], plan_s: tuple[float, ...] = ()
@@ -279,19 +290,23 @@ class _Timed(FleetPlanner):
         self._snapshot = site.snapshot
         self.spent_s: list[float] = []
         self.joint_s = 0.0
+        """Of `spent_s`."""
+        self._joint_s = 0.0  # not in `spent_s` yet
 
     def plan(
         self, work: QueuedWorkload, avoid: frozenset[str], following: Following = NONE_FOLLOW
     ) -> QueuePlan | Refusal:
         begun = time.thread_time()
         answer = super().plan(work, avoid, following)
-        self.spent_s.append(time.thread_time() - begun)
+        self.spent_s.append(time.thread_time() - begun + self._joint_s)
+        self._joint_s = 0.0
         return answer
 
     def arrange_gangs(self, following: Following) -> Sequence[Intent | None]:
         begun = time.thread_time()
         found = super().arrange_gangs(following)
-        self.joint_s += time.thread_time() - begun
+        self._joint_s = time.thread_time() - begun
+        self.joint_s += self._joint_s
         return found
 
     def _take(self, _: QueuedWorkload, plan: QueuePlan) -> None:

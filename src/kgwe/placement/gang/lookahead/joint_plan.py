@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Rule = Callable[[FreeCapacity, GangDemand], Parts | None]
 
 # Steps of the search for each plan, and the most leaves and gangs times steps.
-_STEPS: Final = 500
+_STEPS: Final = 400
 _VISITS: Final = 60_000
 # What the start of one more gang is worth: so many leaves of all gangs together.
 _LEAVES_PER_GANG: Final = 5
