@@ -361,6 +361,29 @@ def test_those_that_follow_cost_a_gang_nothing_it_asked_for(world, gang, others)
     world.snapshot.commit_all(plan.grants)()
 
 
+@given(world=wide_worlds(), gangs=st.lists(equal_gangs, min_size=2, max_size=6))
+def test_a_joint_plan_costs_no_gang_what_it_asked_for_and_says_why_it_goes_elsewhere(world, gangs):
+    before = state(world.snapshot)
+    intents = world.planner.arrange_gangs(Following.from_gangs(gangs))
+    assert intents == world.planner.arrange_gangs(Following.from_gangs(gangs)), "the same every time"
+    assert state(world.snapshot) == before
+    undo = []
+    for gang, intent in zip(gangs, intents, strict=True):
+        alone, plan = world.planner.plan(gang), world.planner.plan(gang, following=Following(intent=intent))
+        if isinstance(alone, Refusal):
+            assert isinstance(plan, Refusal)
+            continue
+        assert isinstance(plan, GangPlan)
+        assert len(plan.seats) == len(alone.seats)
+        assert plan.leaves <= best_fit_leaves(world, gang, len(plan.seats)) or "planned together" in plan.choice_note
+        assert plan.preferred_met == alone.preferred_met
+        assert plan.ring.gb_per_s >= alone.ring.gb_per_s
+        assert bool(plan.choice_note) is (plan.nodes != alone.nodes)
+        undo.append(world.snapshot.commit_all(plan.grants))
+    for each in reversed(undo):
+        each()
+
+
 # --- diagnoses ------------------------------------------------------------------------------------------
 
 

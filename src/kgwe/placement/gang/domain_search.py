@@ -342,7 +342,8 @@ class DomainSearch:
             return None
         level, place = option.level, int(np.flatnonzero(other)[0])
         domain = int(np.searchsorted(self.table.levels[level].starts, place, "right")) - 1
-        return self._assign_gpus(level, domain, other, usual.fastest, note)
+        is_default = level == usual.level and np.array_equal(other, usual.loads)
+        return self._assign_gpus(level, domain, other, usual.fastest, "" if is_default else note)
 
     def _equal_higher_levels(self, level: int) -> list[int]:
         """Levels above that are as good: not above the preferred level, and no slower as far as is known."""
