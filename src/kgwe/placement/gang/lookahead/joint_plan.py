@@ -4,12 +4,13 @@ Several plans are made, each from another start and improved by a bounded search
 
     by turns    each gang in its turn by the quick rule, small pods in the smallest holes
     largest     every gang that fits beside those before it, the largest pods first, small pods sparing whole nodes
-    best fit    the gangs that the published best-fit rule places, in the smallest holes and on the fewest nodes
+    best fit    the gangs that the published best-fit rule places, in the smallest holes; and on the fewest nodes where
+                that rule has more gangs than go by turns or fewer leaves per gang
 
 Gangs are started in their turns all the same. So a plan is judged by what becomes of it then: a gang that the plan
 leaves out takes what it finds, and a gang whose place is taken goes elsewhere (`_simulate`). Of the plans that start no
-fewer gangs than best fit with no more leaves per gang, the one with the fewest leaves wins; a gang more is worth
-`_LEAVES_PER_GANG`. Best fit itself is one of them, so there is always one.
+fewer gangs than best fit, the one with the fewest leaves wins; a gang more is worth `_LEAVES_PER_GANG`. Best fit itself
+is one of them.
 
 The result depends only on what is free and which gangs wait: no clock, and random numbers from a fixed seed. The number
 of steps is bounded; on a large cluster there are fewer.
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _STEPS: Final = 400
 _VISITS: Final = 60_000
 # What the start of one more gang is worth: so many leaves of all gangs together.
-_LEAVES_PER_GANG: Final = 5
+_LEAVES_PER_GANG: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,14 @@ class JointPlan:
         return sum(len(each) for each in self.parts if each is not None)
 
     @property
+    def mean(self) -> float:
+        """Leaves per gang."""
+        return self.leaves / max(self.placed, 1)
+
+    @property
     def price(self) -> tuple[int, int]:
         """The least is the best."""
-        return self.leaves - _LEAVES_PER_GANG * self.placed, self.leaves
+        return self.leaves - _LEAVES_PER_GANG * self.placed, -self.placed
 
     def describe(self) -> str:
         found = "all find room" if self.placed == len(self.parts) else f"{self.placed} find room"
@@ -70,15 +76,18 @@ def plan_together(board: FreeCapacity, gangs: Sequence[GangDemand], levels: Scop
     """The best plan for gangs in the order of their turns; `levels`: as of `BestFit`."""
     nothing: list[Parts | None] = [None] * len(gangs)
     best_fit = JointPlan(_simulate(board, gangs, nothing, tight=False, rule=BestFit(levels).place), tight=False)
-    by_turns = _simulate(board, gangs, nothing, tight=True)
-    plans = [
-        best_fit,
-        _improve(board, gangs, by_turns, tight=True),
-        _improve(board, gangs, _place_largest_first(board, gangs), tight=True, spares=True),
-        _improve(board, gangs, best_fit.parts, tight=True),
-        _improve(board, gangs, best_fit.parts, tight=False),
-    ]
-    return min((plan for plan in plans if plan.placed >= best_fit.placed), key=lambda plan: plan.price)
+    by_turns = _improve(board, gangs, _simulate(board, gangs, nothing, tight=True), tight=True)
+    largest = _improve(board, gangs, _place_largest_first(board, gangs), tight=True, spares=True)
+    plans = [best_fit, by_turns, largest, _improve(board, gangs, best_fit.parts, tight=True)]
+    chosen = _choose(plans)
+    if by_turns.placed < best_fit.placed or chosen.mean > best_fit.mean:
+        chosen = _choose([*plans, _improve(board, gangs, best_fit.parts, tight=False)])
+    return chosen
+
+
+def _choose(plans: Sequence[JointPlan]) -> JointPlan:
+    """The best of the plans that start no fewer gangs than the first one, which is best fit."""
+    return min((plan for plan in plans if plan.placed >= plans[0].placed), key=lambda plan: plan.price)
 
 
 def _simulate(
