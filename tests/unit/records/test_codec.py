@@ -16,7 +16,7 @@ from kgwe.placement.disruption.partial_gang import PartialGang, PartialMember
 from kgwe.placement.fleet.node import Gpus, Node, Request
 from kgwe.placement.fleet.taints import Taint
 from kgwe.placement.gang.plan import DomainWeights
-from kgwe.placement.gang.request import Following, GangRequest
+from kgwe.placement.gang.request import Following, GangRequest, Intent
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.pod.score import Weights
 from kgwe.records import codec
@@ -49,11 +49,12 @@ WIRE_NAMES = {
     " expected_s first_claim serves gang first partial following",
     "Constraints": "selector affinity tolerations avoid",
     "DomainWeights": "availability alignment utilisation history",
-    "Following": "kinds order expected",
+    "Following": "kinds order expected intent",
     "GangRequest": "roles required preferred strategy hardware min_network_gb_per_s max_nodes_per_leaf"
     " max_gpus_per_leaf max_pods_per_node priority name exposed",
     "Geometry": "name units compute profiles",
     "Gpus": "count milli share_mib profile slices",
+    "Intent": "parts tight reason",
     "Nic": "name gbit_per_s numa pcie rail",
     "Node": "name shape cpu_milli memory_bytes pods labels taints ready healthy cut price_micro_per_hour spot cheap"
     " reliability history pieces",
@@ -119,6 +120,8 @@ def test_the_gangs_that_follow_an_ask_are_read_back() -> None:
     following = Following.from_gangs(gangs)
     assert following.order == (0, 1, 0)
     assert again(Ask, Ask("gang", REQUEST, pods=2, following=following)).following == following
+    intended = dataclasses.replace(following, intent=Intent((("leaf-1", 2),), tight=True, reason="planned together"))
+    assert again(Ask, Ask("gang", REQUEST, pods=2, following=intended)).following == intended
 
 
 def test_nodes_are_read_back() -> None:
