@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+import time
+
+import pytest
+from tests.support.builders.objects import added, node
+from tests.support.patience import PATIENCE_S
+
+from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.gather_window import GatherWindow
+from kgwe.apps.scheduler.planning.planner import Planner
+from kgwe.apps.scheduler.planning_errors import PlanningErrors
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.placement.fleet.node import Gpus, Request
+from kgwe.placement.gang.request import GangRequest
+from kgwe.placement.planning.ask import Ask
 
 
 class Bed:
@@ -63,3 +78,25 @@ def test_each_pass_closes_the_window():
     bed.window.close()
     bed.grown_s = bed.now_s
     assert bed.window.remaining_s() == 0
+
+
+async def test_a_gang_that_needs_several_leaves_is_planned_when_the_others_are_complete():
+    state, metrics, decided = ClusterState(), Metrics(), asyncio.Event()
+    state.on_node(added(node("n1")))
+    growing = [time.monotonic()]
+    planner = Planner(
+        state,
+        {},
+        random.Random(1),
+        metrics,
+        faults=PlanningErrors(metrics),
+        on_decided=lambda _owner, _decision: decided.set(),
+        window=GatherWindow(lambda: growing[0] if growing else None, quiet_s=3600.0, limit_s=3600.0),
+    )
+    request = Request(Gpus(count=8))
+    planner.request_place(Ask("big", request, pods=3, gang=GangRequest.uniform(request, 3)))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(decided.wait(), 0.2)
+    growing.clear()
+    await asyncio.wait_for(decided.wait(), PATIENCE_S)
+    planner.close()

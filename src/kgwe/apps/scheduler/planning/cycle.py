@@ -203,7 +203,10 @@ class PlanningCycle:
         """Whether a pass takes less time than to start it in a thread."""
         active = self.queue.pool.active
         gangs = sum(
-            len(bucket.workloads) for each in active if _count_pods(each.request) > 1 for bucket in each.buckets.values()
+            len(bucket.workloads)
+            for each in active
+            if _count_pods(each.request) > 1
+            for bucket in each.buckets.values()
         )
         return (
             gangs <= _LIGHT_GANGS

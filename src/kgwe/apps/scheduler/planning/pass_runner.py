@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Bursts of events (a Job that ends, its pod, its node) become one pass.
 _GATHER_S: Final = 0.02
+# A postponed pass checks this often whether it still has to wait.
+_POSTPONE_S: Final = 0.05
 # While a pass runs in a thread, the event loop must get its turn often enough to answer in time.
 _SWITCH_S: Final = 0.0005
 
@@ -84,7 +86,7 @@ class PassRunner:
         if self._running is not None:
             return  # its end starts the next one
         if (wait_s := self._client.postpone_s()) > 0:
-            self._soon = asyncio.get_running_loop().call_later(max(wait_s, _GATHER_S), self._run)
+            self._soon = asyncio.get_running_loop().call_later(min(wait_s, _POSTPONE_S), self._run_pass)
             return
         now_s = time.time()
         started = time.perf_counter()
