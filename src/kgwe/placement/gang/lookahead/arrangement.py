@@ -4,12 +4,12 @@ A step takes a gang that spans more leaves than it needs, a few of its neighbour
 and places them again in another order, near the tightest leaves. The outcome stays if it has no more leaves in all and
 every gang still has a place. So the number of leaves never grows, and equally good arrangements lead to better ones.
 
-Random choices come from a generator with a fixed seed. The same board and gangs have the same arrangement.
+Choices are scattered by a fixed list of numbers. The same board and gangs have the same arrangement.
 """
 
 from __future__ import annotations
 
-import random
+import itertools
 from typing import TYPE_CHECKING, Final
 
 from kgwe.placement.gang.lookahead import free_capacity, quick_fit
@@ -30,7 +30,18 @@ _TAKEN: Final = 4
 _NOISE: Final = 3.0
 # Likewise by the large pods that fit no more.
 _NOISE_LARGE: Final = 1.5 * STEP
-_SEED: Final = 7
+
+
+def _scatter(count: int) -> list[float]:
+    """Numbers in 0..1 without a pattern, the same every time: a linear congruential generator."""
+    found, state = [], 7
+    for _ in range(count):
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        found.append((state >> 33) / 2**31)
+    return found
+
+
+_NUMBERS: Final = _scatter(8191)
 
 
 class Arrangement:
@@ -46,7 +57,7 @@ class Arrangement:
         self._states = board.states[:]
         self._room = [room[:] for room in board.room]
         self._counts = [[0] * len(board.stock.cards) for _ in board.states]
-        self._random = random.Random(_SEED)  # noqa: S311 -- the same every time
+        self._random = itertools.cycle(_NUMBERS).__next__
         self._large = max({gang.kind for gang in gangs}, key=lambda kind: (board.stock.cards[kind], -kind))
         self._sparing = {gang.kind for gang in gangs if spares and gang.kind != self._large}
         self._least = quick_fit.least_leaves(board, gangs)
@@ -107,9 +118,7 @@ class Arrangement:
         chosen = {first: None}
         for pool in (near, list(self._split_gangs)):
             chosen |= dict.fromkeys(pool[self._draw(len(pool))] for _ in range(self._draw(_TAKEN)))
-        found = list(chosen)
-        self._random.shuffle(found)
-        return found
+        return sorted(chosen, key=lambda _: self._random())
 
     def _replace(self, gangs: Sequence[int]) -> None:
         """Place these gangs again, in this order; where that takes more leaves, they go back."""
@@ -130,7 +139,7 @@ class Arrangement:
                 self.put(n, parts)
 
     def _draw(self, below: int) -> int:
-        return int(self._random.random() * below)
+        return int(self._random() * below)
 
     # --- one gang -------------------------------------------------------------------------------------------
 
@@ -148,7 +157,7 @@ class Arrangement:
         return None
 
     def _choose_leaf(self, gang: GangDemand, noise: float) -> int:
-        draw = self._random.random
+        draw = self._random
         if gang.kind not in self._sparing:
             noise *= _NOISE
             rooms = enumerate(self._room[gang.kind])
@@ -170,7 +179,7 @@ class Arrangement:
         while (largest := max(by_room)) < pods and largest + _second(by_room, largest) < pods:
             parts.append((self._pop(by_room, largest), largest))
             pods -= largest
-        draw = self._random.random
+        draw = self._random
         if largest >= pods:
             last = min([(each + _NOISE * draw(), each) for each in by_room if each >= pods])[1]
             return (*parts, (self._pop(by_room, last), pods))

@@ -12,8 +12,8 @@ leaves out takes what it finds, and a gang whose place is taken goes elsewhere (
 fewer gangs than best fit, the one with the fewest leaves wins; a gang more is worth `_LEAVES_PER_GANG`. Best fit itself
 is one of them.
 
-The result depends only on what is free and which gangs wait: no clock, and random numbers from a fixed seed. The number
-of steps is bounded; on a large cluster there are fewer.
+The result depends only on what is free and which gangs wait: no clock and no randomness. The number of steps is
+bounded; on a large cluster there are fewer.
 """
 
 from __future__ import annotations
