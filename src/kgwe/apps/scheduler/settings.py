@@ -78,7 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # A gang that no leaf holds is planned together with gangs whose pods are still being created: planning waits until
     # no pod has come for so many seconds, and no longer than the limit. A limit of 0 plans at once.
     gang_gather_quiet_seconds: float = 0.3
-    gang_gather_limit_seconds: float = 2.0
+    gang_gather_limit_seconds: float = 4.0
     # Least seconds between two writes of one TopologyDomain's status, and between two looks at how work ended there.
     domain_status_seconds: float = 30.0
     # Seed of the `random` strategy; unset means a new one at each start.

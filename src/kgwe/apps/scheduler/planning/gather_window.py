@@ -26,7 +26,7 @@ class GatherWindow:
         last_growth: Callable[[], float | None] = _never,
         *,
         quiet_s: float = 0.3,
-        limit_s: float = 2.0,
+        limit_s: float = 4.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`last_growth`: when an incomplete gang got its latest pod, by `clock`; None: no gang is incomplete."""
