@@ -1,11 +1,11 @@
 """The search for one gang: the lowest level with a domain that has room for all of it, and the best such domain.
 
 1. Count the capacity of every domain of the level (one reduceat per level).
-2. LargePodReserve the domains that hold every role. If there are none, go one level up.
+2. Keep the domains that hold every role. If there are none, go one level up.
 3. Shortlist a few of them: fewest leaves, then the fastest network, then the best score.
 4. Split the pods of each shortlisted domain over leaves, down to the nodes.
 5. Take the domain with the fewest leaves, the fastest ring and the best score.
-6. Consider the gangs that follow: they may make another place with as few leaves better.
+6. Use the place of the joint plan, or consider the gangs that follow: another place may be better for them.
 7. Assign GPUs to every pod within a trial.
 """
 

@@ -1,4 +1,4 @@
-"""The choice between equally good domains by what the gangs after this one could still use.
+"""Joint plans of gangs that wait together, and the choice between equally good places for the gangs that follow.
 
 Used by `placement.gang` only.
 """
