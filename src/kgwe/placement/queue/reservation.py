@@ -72,9 +72,9 @@ class Reservation:
         return f"a workload of priority {-self.rank[0]} in another namespace"
 
     def describe(self, start: str = "") -> str:
-        """The reservation for people; `start`: its earliest start, as a time."""
+        """The reservation for people; `start`: when it starts at the latest if nothing runs longer than estimated."""
         domain = self.level if self.domain in ("", self.level) else f"{self.level} {self.domain}"
         where = f"{len(self.nodes)} nodes in {domain}" if len(self.nodes) > 1 else ", ".join(self.nodes)
         if self.start_s is None:
             return f"Reserved {where} for it; start unknown: workloads there declare no duration."
-        return f"Reserved {where} for it" + (f"; earliest start {start}." if start else ".")
+        return f"Reserved {where} for it" + (f"; expected to start by {start}." if start else ".")
