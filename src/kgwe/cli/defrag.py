@@ -28,6 +28,10 @@ room, the GPU-hours they lose and the GPU-hours that the earlier start gains. `a
 Pods consent with the annotation kgwe.nvidia.io/allow-move: "true". Only pods of a controller (Deployment, StatefulSet,
 Job) are moved: it creates them again. Pods of gangs and GPUWorkloads are never moved.""",
     help_format="plaintext",
+    help_epilogue="""Examples:
+  kgwe defrag plan                            show the moves for the first workload that they can help
+  kgwe defrag plan research/llm-training
+  kgwe defrag apply research/llm-training     move the pods, after confirmation""",
 )
 
 Kubeconfig = Annotated[Path | None, Parameter(env_var="KUBECONFIG")]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from cyclopts import App, Parameter
@@ -15,10 +14,14 @@ from kgwe import errors
 from kgwe.apps.whatif import explain as app_explain
 from kgwe.apps.whatif import limited, words
 from kgwe.apps.whatif.explanation import Explanation
+from kgwe.cli import subject_name
 from kgwe.cluster import offline
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import Forbidden, KubeClient
 from kgwe.telemetry import logs
+
+if TYPE_CHECKING:
+    from kgwe.cli.subject_name import SubjectName
 
 app = App(
     name="explain",
@@ -31,23 +34,13 @@ conditions and Events, and names what it could not read.""",
     help_epilogue="""Examples:
   kgwe explain llm-training
   kgwe explain llm-training -n research -o yaml
-  kgwe explain pod/trainer-0                  a pod, where a workload has the same name
-  kgwe explain gpuworkload.gpu.warp.dev/small  where both kinds of GPUWorkload have the name""",
+  kgwe explain research/llm-training          the same with its namespace, as other commands print it
+  kgwe explain pod/trainer-0                  a pod, if a workload has the same name
+  kgwe explain gw/small                       the GPUWorkload of kgwe.nvidia.io, if both kinds have the name
+  kgwe explain gpuw/small                     the GPUWorkload of gpu.warp.dev; also gpuworkload.gpu.warp.dev/small""",
 )
 
 Kubeconfig = Annotated[Path | None, Parameter(env_var="KUBECONFIG")]
-_WORKLOADS = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD)
-# Prefix -> kind and API group; the names kubectl takes too.
-_KINDS: dict[str, tuple[app_explain.Kind, str]] = {
-    "pod": ("pod", ""),
-    "pods": ("pod", ""),
-    "workload": ("workload", ""),
-    "gpuworkload": ("workload", ""),
-    "gpuworkloads": ("workload", ""),
-    **{f"{each.kind.lower()}.{each.group}": ("workload", each.group) for each in _WORKLOADS},
-    **{each.full_name: ("workload", each.group) for each in _WORKLOADS},
-    **{short: ("workload", each.group) for each in _WORKLOADS for short in each.type.definition.short_names},
-}
 
 
 @app.default
@@ -65,7 +58,8 @@ def explain(
     Parameters
     ----------
     name
-        Name of the workload or pod; pod/NAME or workload/NAME where both exist.
+        NAME or NAMESPACE/NAME of a workload or pod. With a kind: pod/NAME, workload/NAME, gw/NAME (GPUWorkload of
+        kgwe.nvidia.io) or gpuw/NAME (of gpu.warp.dev), also as KIND/NAMESPACE/NAME.
     namespace
         Its namespace. Default: the namespace of the kubeconfig's context.
     kind
@@ -76,13 +70,7 @@ def explain(
         Path of the kubeconfig file.
     """
     logs.configure(level="error")
-    group = ""
-    prefix, slash, rest = name.partition("/")
-    if slash:
-        if prefix.lower() not in _KINDS:
-            raise errors.Permanent(f"unknown kind {prefix!r}: give NAME, pod/NAME or workload/NAME (namespace: -n)")
-        (kind, group), name = _KINDS[prefix.lower()], rest
-    told = asyncio.run(_explain(_Asked(name, namespace, kind, group), kubeconfig))
+    told = asyncio.run(_explain(subject_name.parse_name(name, namespace, kind), kubeconfig))
     sys.stdout.write(_printed(told, output))
     return 0
 
@@ -95,18 +83,7 @@ def _printed(told: Explanation, output: str) -> str:
     return words.text(told)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What to explain."""
-
-    name: str
-    #: None: that of the kubeconfig
-    namespace: str | None
-    kind: app_explain.Kind | None
-    group: str
-
-
-async def _explain(asked: _Asked, kubeconfig: Path | None) -> Explanation:
+async def _explain(asked: SubjectName, kubeconfig: Path | None) -> Explanation:
     async with KubeClient.connect(kubeconfig, field_manager="kgwe-explain") as client:
         where = asked.namespace or client.namespace
         try:

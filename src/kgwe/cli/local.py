@@ -38,7 +38,15 @@ app.command("kgwe.cli.fleet:fleet_app", name="fleet", help="Create, list and rem
 app.command(
     "kgwe.cli.fleet:fault_app", name="fault", help="Inject hardware faults into simulated nodes, and clear them."
 )
-app.command("kgwe.cli.fleet:metrics", name="metrics", help="Serve the GPU metrics of the simulated nodes.")
+app.command(
+    "kgwe.cli.fleet:metrics",
+    name="metrics",
+    help="Serve the GPU metrics of the simulated nodes.",
+    help_epilogue="""Examples:
+  kgwe local metrics                            serve them at http://127.0.0.1:9400/metrics
+  kgwe local metrics --listen 127.0.0.1:0       on a free port
+  kgwe local metrics --once --node h100-0000    print the metrics of one node and exit""",
+)
 
 Name = Annotated[str, Parameter(name=["--name", "-n"], help="Name of the local cluster.")]
 Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")]

@@ -92,7 +92,7 @@ def overview() -> str:
         (
             "Usage: kgwe COMMAND",
             "",
-            "Kubernetes GPU Workload Enhancer: makes a GPU fleet behave like one well-run machine.",
+            "Kubernetes GPU Workload Enhancer: topology-aware GPU scheduling, MIG and GPU sharing for Kubernetes.",
             "",
             "Commands:",
             *lines,

@@ -102,7 +102,8 @@ def simulate(
     backfill: Literal["none", "greedy", "easy"] = "easy",
     seed: int = 1,
     failures: float = 0.0,
-    spot_take_backs: float = 0.0,
+    spot_reclaims: float = 0.0,
+    spot_take_backs: Annotated[float | None, Parameter(show=False)] = None,
     output: Annotated[Literal["json", "table"], Parameter(name=["--output", "-o"])] = "table",
     html: Path | None = None,
     record: Path | None = None,
@@ -140,8 +141,10 @@ def simulate(
         Seed of the generated workload, of faults and of the random policy.
     failures
         Failures per node in 30 days: half of them of the whole node, half of one GPU.
-    spot_take_backs
+    spot_reclaims
         Reclaims per spot node and day.
+    spot_take_backs
+        Old name of --spot-reclaims.
     output
         Output format.
     html
@@ -169,7 +172,9 @@ def simulate(
     workload = chosen.workload(machines, mix=generate, jobs=jobs, load=load, seed=seed)
     options = Options(
         ReservationSettings(_RULES[backfill], refresh_s=_REFRESH_S),
-        faults=Faults(per_node_month=failures, spot_per_day=spot_take_backs),
+        faults=Faults(
+            per_node_month=failures, spot_per_day=spot_reclaims if spot_take_backs is None else spot_take_backs
+        ),
         seed=seed,
         slowdowns=sensitivity.fit_slowdowns(sensitivity_data) if sensitivity_data else sensitivity.DEFAULTS,
     )

@@ -14,6 +14,7 @@ from cyclopts import App, Parameter
 from kgwe import errors
 from kgwe.apps.whatif import explain, words
 from kgwe.apps.whatif.scenario import Scenario
+from kgwe.cli import subject_name
 from kgwe.cluster import offline
 from kgwe.kube.api import core, timestamp
 from kgwe.kube.client import manifests
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kgwe.apps.whatif.explanation import WhatIf
+    from kgwe.cli.subject_name import SubjectName
     from kgwe.cluster.offline import View
     from kgwe.kube.api.kgwe.gpunode import GPUNode
     from kgwe.model.network import domain_labels
@@ -68,7 +70,7 @@ def whatif(
     submit
         Manifests of GPUWorkloads, pods, Jobs, Deployments or gangs, planned as if you had created them.
     workload
-        Existing workload or pod, planned again as if it held no GPUs.
+        Existing workload or pod (NAME, NAMESPACE/NAME or KIND/NAME), planned again as if it held no GPUs.
     add_nodes
         MODEL=COUNT (a fleet model, by name or file) or NODE=COUNT (copies of an existing node).
     remove_node
@@ -98,7 +100,7 @@ def whatif(
             for text in level or ():
                 scenario.set_level(text)
             for name in workload or ():
-                scenario.again(_find_owner(scenario.view, name, where))
+                scenario.again(_find_owner(scenario.view, subject_name.parse_name(name, namespace), where))
             if documents:
                 scenario.submit(documents, where)
             return scenario.answer()
@@ -111,9 +113,9 @@ def whatif(
     return 0 if told.all_start else 1
 
 
-def _find_owner(seen: View, name: str, namespace: str) -> str:
-    """Return the owner of the plan: a workload, a gang or a single pod."""
-    subject = explain.find(seen, name, namespace)
+def _find_owner(seen: View, asked: SubjectName, namespace: str) -> str:
+    """Return the owner of the plan: a workload, a gang or a single pod. `namespace` is the default."""
+    subject = explain.find(seen, asked.name, asked.namespace or namespace, asked.kind, asked.group)
     return explain.owner_of(seen, subject)
 
 

@@ -54,13 +54,31 @@ def test_every_command_can_be_loaded_and_explains_itself(capsys: pytest.CaptureF
     assert f"kgwe {command.name}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["up", "down", "status", "kubeconfig", "logs", "kubectl"])
+@pytest.mark.parametrize("command", ["up", "down", "status", "kubeconfig", "logs", "kubectl", "metrics"])
 def test_every_local_command_shows_examples(capsys: pytest.CaptureFixture[str], command: str):
     with pytest.raises(SystemExit):
         main.main(["local", command, "--help"])
 
     text = capsys.readouterr().out
     assert f"kgwe local {command}" in text.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "example"),
+    [
+        (["defrag"], "kgwe defrag plan"),
+        (["explain"], "kgwe explain gw/small"),
+        (["explain"], "kgwe explain gpuw/small"),
+        (["explain"], "kgwe explain research/llm-training"),
+        (["mig", "gpus"], "kgwe mig gpus a100-0000"),
+        (["mig", "cards"], "kgwe mig gpus a100-0000"),
+    ],
+)
+def test_the_help_of_a_command_shows_examples(capsys: pytest.CaptureFixture[str], arguments: list[str], example: str):
+    with pytest.raises(SystemExit):
+        main.main([*arguments, "--help"])
+
+    assert example in capsys.readouterr().out.partition("Examples:")[2]
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,18 @@ def test_the_help_shows_policies_mixes_and_examples(capsys):
     run("simulate", "--help")
 
     text = capsys.readouterr().out
-    for word in ("mixfit", "llm-pretrain", "Examples:", "--spot-take-backs"):
+    for word in ("mixfit", "llm-pretrain", "Examples:", "--spot-reclaims"):
         assert word in text
+    assert "--spot-take-backs" not in text
+
+
+def test_the_old_name_of_spot_reclaims_works(capsys):
+    seen = []
+    for options in ((), ("--spot-reclaims", "9"), ("--spot-take-backs", "9")):
+        run(*SMALL, "--fleet", "mixed", *options, "-o", "json")
+        seen.append(capsys.readouterr().out)
+
+    assert seen[0] != seen[1] == seen[2]
 
 
 def test_an_openb_fleet_is_filled_by_the_live_engine(capsys, tmp_path):

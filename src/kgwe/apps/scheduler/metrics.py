@@ -1,6 +1,6 @@
-"""What the scheduler counts, under the names its seeds promise: seconds where they said milliseconds.
+"""The Prometheus metrics of the scheduler. Durations are in seconds.
 
-What can be computed from the state is computed at each scrape, so nothing has to be kept in step.
+Values that follow from the state are computed at each scrape, so no gauge has to be updated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers about the cluster from one reading of the API: `kgwe explain` and `kgwe whatif`. Never writes.
+"""`kgwe explain` and `kgwe simulate --from-cluster`: answers from one reading of the API, without writes.
 
 Built on `cluster.offline`; only the command line imports it.
 """

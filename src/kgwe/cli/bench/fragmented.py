@@ -1,4 +1,4 @@
-"""`kgwe bench fragmented`: leaves per gang on a cluster that is taken in part."""
+"""`kgwe bench fragmented`: leaves per gang on a partly occupied cluster."""
 
 from __future__ import annotations
 
@@ -36,26 +36,27 @@ def run(
     jobs: int | None = None,
     json: Json = False,
 ) -> int:
-    """Place gangs that would rather be in one leaf on 500 nodes that are taken in part, beside other rules.
+    """Place gangs that prefer one leaf on a partly occupied cluster of 500 nodes, and compare with other rules.
 
-    Ours beside Kueue's best-fit rule, an even split and first fit, in the same states, with a bound below which no
-    arrangement goes. The first numbers are those of the scenario (45 %, gangs of 12 x 8 and 6 x 4 GPUs), which is
-    measured whatever mixes and loads are given; the table has every mix and load. Takes minutes on two cores.
-    Exit code 1 when, with any mix and load, best fit spans fewer leaves or places more gangs on average, or when the
-    scenario has more than 1.52 leaves per gang or is worse than best fit on more than a tenth of the seeds.
+    The other rules are Kueue's best fit, an even split and first fit. All rules get the same clusters, and a lower
+    bound is shown. The first numbers are those of the scenario (45 % of the GPUs in use, gangs of 12 x 8 and 6 x 4
+    GPUs). It is always measured; the table has all mixes and loads. Takes minutes on two cores.
+
+    Exit code 1 if best fit spans fewer leaves or places more gangs on average with any mix and load. Also if the
+    scenario has more than 1.52 leaves per gang, or is worse than best fit on more than a tenth of the seeds.
 
     Parameters
     ----------
     seeds
-        States of the cluster for each mix and load, at least 1.
+        Number of clusters for each mix and load, at least 1.
     first_seed
-        Seed of the first state; those after it follow.
+        Seed of the first cluster; the next clusters use the next seeds.
     loads
-        Percent of all GPUs that are taken, whole numbers from 0 to 95, joined by commas.
+        Percent of the GPUs that are in use, whole numbers from 0 to 95, separated by commas.
     mixes
-        Mixes of gangs, joined by commas: scenario, large, whole, small.
+        Mixes of gangs, separated by commas: scenario, large, whole, small.
     jobs
-        Processes to run in, at least 1; the CPUs of this machine unless given.
+        Number of processes, at least 1. Default: the number of CPUs.
     """
     from kgwe.bench.placement import fragmented as bench  # noqa: PLC0415 -- NumPy
 

@@ -15,7 +15,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from kgwe.kube.api.kgwe.gpunode import GPUNode
 
@@ -29,8 +29,12 @@ layouts. Slices in use are never deleted, and nodes that NVIDIA's mig-manager ma
     help_epilogue="""Examples:
   kgwe mig                                                  in a cluster, as its service account
   kgwe mig --kubeconfig "$(kgwe local kubeconfig --path)"   against a local cluster
-  kgwe mig cards                                            list current and desired layouts""",
+  kgwe mig gpus                                             list current and desired layouts
+  kgwe mig gpus a100-0000                                   of one node""",
 )
+
+_Row = tuple[str, str, str, str, str]
+_HEADINGS: _Row = ("NODE", "GPU", "LAYOUT", "DESIRED", "PHASE")
 
 
 @app.default
@@ -53,8 +57,13 @@ def mig(
     asyncio.run(process.serve(settings.load(config, overrides), kubeconfig))
 
 
-@app.command
-def cards(*nodes: str, kubeconfig: flags.Kubeconfig = None) -> None:
+@app.command(
+    alias="cards",
+    help_epilogue="""Examples:
+  kgwe mig gpus                        all GPUs that support MIG
+  kgwe mig gpus a100-0000 a100-0001    those of two nodes""",
+)
+def gpus(*nodes: str, kubeconfig: flags.Kubeconfig = None) -> None:
     """List the GPUs that support MIG, with their current layout, desired layout and progress.
 
     Parameters
@@ -62,28 +71,31 @@ def cards(*nodes: str, kubeconfig: flags.Kubeconfig = None) -> None:
     nodes
         Only these nodes.
     """
-    rows = [("NODE", "GPU", "CUT INTO", "TO BE", "PHASE"), *asyncio.run(_list_rows(kubeconfig, frozenset(nodes)))]
+    rows = [_HEADINGS, *asyncio.run(_list_rows(kubeconfig, frozenset(nodes)))]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         line = "  ".join([*(text.ljust(width) for text, width in zip(row[:4], widths, strict=True)), row[4]])
         print(line.rstrip())  # noqa: T201 - the output of the command
 
 
-async def _list_rows(kubeconfig: Path | None, wanted: frozenset[str]) -> list[tuple[str, str, str, str, str]]:
+async def _list_rows(kubeconfig: Path | None, wanted: frozenset[str]) -> list[_Row]:
     async with KubeClient.connect(kubeconfig) as client:
         found = await client.list(resources.GPU_NODE)
     shown = [each for each in found if not wanted or each.metadata.name in wanted]
     return [row for each in sorted(shown, key=lambda each: each.metadata.name) for row in _format_row(each)]
 
 
-def _format_row(obj: GPUNode) -> Iterator[tuple[str, str, str, str, str]]:
+def _format_row(obj: GPUNode) -> Iterator[_Row]:
     asked = {card.uuid: card.mig for card in obj.spec.cards}
     for device in obj.status.gpus:
         if not device.mig.capable:
             continue
-        there = " ".join(f"{each.profile}@{each.start}" for each in device.mig.instances)
-        now = (there or "nothing") if device.mig.enabled else "whole"
-        layout = asked.get(device.uuid)
-        goal = "-" if layout is None else " ".join(layout.instances) or ("nothing" if layout.enabled else "whole")
-        phase = f"{device.mig.phase}: {device.mig.message}" if device.mig.phase else ""
-        yield obj.metadata.name, str(device.index), now, "" if goal == now else goal, phase
+        mig, layout = device.mig, asked.get(device.uuid)
+        now = _format_layout([f"{each.profile}@{each.start}" for each in mig.instances], enabled=mig.enabled)
+        desired = "-" if layout is None else _format_layout(layout.instances, enabled=layout.enabled)
+        phase = f"{mig.phase}: {mig.message}" if mig.phase else "-"
+        yield obj.metadata.name, str(device.index), now, desired, phase
+
+
+def _format_layout(slices: Sequence[str], *, enabled: bool) -> str:
+    return " ".join(slices) or ("no slices" if enabled else "whole GPU")

@@ -63,7 +63,7 @@ _KEPT: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """One pod's wish."""
+    """What one pod requests."""
 
     request: Request
     #: what it takes of its node
@@ -72,9 +72,9 @@ class PodRequest:
 
 
 def read_request(pod: core.Pod, *, pieces: int = 0) -> PodRequest:
-    """Permanent, with what to change, when it cannot be followed: a wish is never read as less than it says.
+    """Return what a pod requests. Raises Permanent, with what to change, for a request that KGWE cannot follow.
 
-    `pieces`: into how many shares a card is divided, for a pod that asks for one and does not say how large.
+    `pieces`: the number of shares per GPU. It gives the size of a share if the pod does not.
     """
     spec = pod.spec
     return _read(

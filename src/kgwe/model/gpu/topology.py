@@ -101,7 +101,7 @@ class Wiring:
         return self.switch_links - (self.links_down[gpu] if self.links_down else 0)
 
     def peers(self, gpu: int) -> dict[int, int]:
-        """GPU -> links, for direct NVLinks; a switch has no peers, it has everyone."""
+        """GPU -> number of direct NVLinks to it. Empty for GPUs behind an NVSwitch, which reach all others."""
         return {b: links for (a, b), links in sorted(self._direct.items()) if a == gpu}
 
     def relation(self, a: int, b: int) -> Relation:

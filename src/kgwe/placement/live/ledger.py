@@ -137,7 +137,7 @@ class Ledger:
         self.fleet.hold(key, holding)
 
     def drop_devices(self, key: str) -> bool:
-        """Free what `hold` counted; returns whether there was such a holder."""
+        """Free the devices that `hold_devices` counted; returns whether there were any."""
         return self._announce(self.fleet.drop(key))
 
     # --- pods about to be bound -------------------------------------------------------------------------
