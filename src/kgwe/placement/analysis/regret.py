@@ -147,7 +147,7 @@ def ring_gb_per_s(search: GangSearch, grants: Iterable[Grant]) -> float | None:
     for grant in grants:
         place = place_of[grant.node]
         gpus[place] = gpus.get(place, 0) | grant.gpu_mask
-    rate = search.rings.predict(table, sorted(gpus), gpus).gb_per_s
+    rate = search.rings.predict_ring(table, sorted(gpus), gpus).gb_per_s
     return None if np.isinf(rate) else rate
 
 

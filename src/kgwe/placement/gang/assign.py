@@ -68,7 +68,7 @@ def number_seats(roles: Sequence[Role], ordered: Seating, names: Sequence[str]) 
             number += 1
 
 
-def merge_card_masks(ordered: Seating) -> dict[int, int]:
+def merge_gpu_masks(ordered: Seating) -> dict[int, int]:
     """Place -> mask of the cards the gang touches there."""
     used: dict[int, int] = {}
     for pods in ordered:

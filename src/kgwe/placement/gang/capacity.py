@@ -87,7 +87,7 @@ class GangCapacity:
         fits = self._fitter.check_empty_nodes(request)[nodes] == FitStatus.FITS
         if (mine := self._kind_masks[role]) is not None:
             fits &= mine
-        return np.where(fits, self._table.cards // request.gpus.count, 0)
+        return np.where(fits, self._table.gpu_counts // request.gpus.count, 0)
 
     def max_when_empty(self, role: int, top: int) -> int:
         """The most pods that one domain up to this level would hold if nothing ran there."""

@@ -88,7 +88,7 @@ class DomainSearch:
 
     # --- how many ---------------------------------------------------------------------------------------
 
-    def search(self) -> GangPlan | Shortfall:
+    def find_plan(self) -> GangPlan | Shortfall:
         roles = self.gang.roles
         most = [self._max_replicas(number, role) for number, role in enumerate(roles)]
         least = [role.required_replicas for role in roles]
@@ -184,9 +184,9 @@ class DomainSearch:
         wanted = np.array(counts)
         holds = np.flatnonzero((capacity >= wanted[:, np.newaxis]).all(axis=0))
         if len(counts) > 1:
-            cards = sum(role.request.gpus.count * n for role, n in zip(self.gang.roles, counts, strict=True))
+            gpus = sum(role.request.gpus.count * n for role, n in zip(self.gang.roles, counts, strict=True))
             free = domains.sum_by_domain(np.bitwise_count(self.fitter.snapshot.free[self.table.node]).astype(np.int64))
-            holds = holds[free[holds] >= cards]
+            holds = holds[free[holds] >= gpus]
         most = capacity.max(axis=1, initial=0)
         shortest = int(np.argmin(most - wanted))
         reports.append(LevelReport(domains.name, len(domains), len(holds), int(most[shortest]), int(wanted[shortest])))
@@ -204,7 +204,7 @@ class DomainSearch:
             level, stand = found.level, self._score_domains(found.level, counts)
         ordered = assign.order_by_rank(self.gang.roles, found.seating)
         places = [place for pods in ordered for place, _ in pods]
-        ahead = self.context.rings.predict(self.table, places, assign.merge_card_masks(ordered))
+        ahead = self.context.rings.predict_ring(self.table, places, assign.merge_gpu_masks(ordered))
         domains = self.table.levels[level]
         return GangPlan(
             seats=tuple(assign.number_seats(self.gang.roles, ordered, self.table.levels[0].names)),
@@ -286,10 +286,10 @@ class DomainSearch:
         if level:
             return domains.max_by_domain(np.where(has_room, self.table.reach_gb_per_s(level), 0.0))
         role = self.gang.roles[0]
-        cards = role.request.gpus.count * role.required_replicas
-        if len(self.gang.roles) > 1 or not 0 < cards <= bandwidth.MAX_TABLED_GPUS:
+        gpus = role.request.gpus.count * role.required_replicas
+        if len(self.gang.roles) > 1 or not 0 < gpus <= bandwidth.MAX_TABLED_GPUS:
             return np.zeros(len(domains))
-        table = self.fitter.tables.gb_per_s(cards, Preference.NONE)
+        table = self.fitter.tables.gb_per_s(gpus, Preference.NONE)
         promised: NDArray[np.float64] = table[self.fitter.table_rows(nodes)].astype(np.float64)
         return promised
 
@@ -332,12 +332,12 @@ class DomainSearch:
         intended = self.context.lookahead.read_intent(asked, intent) if intent else None
         if intent and intended and (found := self._place_option(usual, intended, intent.reason)):
             return found
-        choice = self.context.lookahead.choose(asked, self.following)
-        return self._place_option(usual, choice.option, choice.words()) if choice else None
+        choice = self.context.lookahead.choose_option(asked, self.following)
+        return self._place_option(usual, choice.option, choice.describe()) if choice else None
 
     def _place_option(self, usual: _DefaultChoice, option: PlacementOption, note: str) -> _Candidate | None:
         """The option with cards for every pod; None where its ring is slower than that of the default choice."""
-        other = follow_up.place(self.table, self.room, option)
+        other = follow_up.split_option(self.table, self.room, option)
         if self._predict_rate(other) < usual.rate:
             return None
         level, place = option.level, int(np.flatnonzero(other)[0])
@@ -407,12 +407,12 @@ class DomainSearch:
         if not each or not self.by_rate:
             return np.inf
         places = np.flatnonzero(loads)
-        cards: dict[int, int] = {}
+        gpu_masks: dict[int, int] = {}
         for load in np.unique(loads[places]).tolist():
             alike = np.flatnonzero(loads == load)
             masks = self.fitter.choose_masks(load * each, table.node[alike])
-            cards |= zip(alike.tolist(), masks.tolist(), strict=True)
-        return self.context.rings.predict(table, places.tolist(), cards).gb_per_s
+            gpu_masks |= zip(alike.tolist(), masks.tolist(), strict=True)
+        return self.context.rings.predict_ring(table, places.tolist(), gpu_masks).gb_per_s
 
     def _seat_together(self, level: int, shortlist: Sequence[int], counts: Sequence[int]) -> Iterator[_Candidate]:
         """Roles one after the other, each in what those before have left; the largest pods first, or the smallest."""

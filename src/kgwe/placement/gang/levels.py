@@ -80,7 +80,7 @@ class LevelTable:
     """Place -> node of the snapshot."""
     tree_place: Ints
     """Place -> place in the tree, or NO_PLACE."""
-    cards: Ints
+    gpu_counts: Ints
     """Place -> cards of the node, in use or not."""
     leaf: Ints
     """Place -> its leaf; without levels, everything is one leaf."""
@@ -94,10 +94,10 @@ class LevelTable:
 
     def leaf_ranges(self, level: int) -> tuple[range, ...]:
         """Per domain of a level from the leaves up, its leaves: domains of `leaf_level`."""
-        return self._leaves[level]
+        return self._leaf_ranges[level]
 
     @functools.cached_property
-    def _leaves(self) -> dict[int, tuple[range, ...]]:
+    def _leaf_ranges(self) -> dict[int, tuple[range, ...]]:
         first = self.leaf_level
         borders = {
             number: np.searchsorted(self.levels[first].starts, self.levels[number].starts).tolist()
@@ -196,9 +196,9 @@ def build_level_table(tree: Tree, snapshot: Snapshot, named: tuple[str, ...] = (
     # Stable, so the tree's order stays wherever NVLink domains do not change it.
     order = np.lexsort([column.ids for column in columns]) if columns else np.arange(len(node))
     node, tree_place, leaf = node[order], tree_place[order], leaf[order]
-    cards = np.array([shape.gpu_count for shape in snapshot.shapes], np.int64)[snapshot.shape[node]]
+    gpu_counts = np.array([shape.gpu_count for shape in snapshot.shapes], np.int64)[snapshot.shape[node]]
     return LevelTable(
-        tree, _build_levels(columns, order, [snapshot.nodes[i].name for i in node]), node, tree_place, cards, leaf
+        tree, _build_levels(columns, order, [snapshot.nodes[i].name for i in node]), node, tree_place, gpu_counts, leaf
     )
 
 

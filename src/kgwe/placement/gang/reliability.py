@@ -40,8 +40,8 @@ CUTOFFS: Final = (0.9, 0.6, 0.3)
 # Rings this near to each other are equally fast.
 _AS_FAST: Final = 0.99
 # These mean what they say: the cheapest node, any node.
-_LEFT_ALONE: Final = (Strategy.COST_OPTIMIZED, Strategy.RANDOM)
-_NAMED: Final = 3
+_UNAFFECTED_STRATEGIES: Final = (Strategy.COST_OPTIMIZED, Strategy.RANDOM)
+_MAX_NAMED: Final = 3
 
 
 def is_exposed(gpus: float, expected_s: float | None) -> bool:
@@ -84,7 +84,7 @@ def prefer_reliable_node(
 ) -> tuple[Decision | Refusal, str]:
     """What was decided for one pod, or as good a node that can be relied on; and what to say about it."""
     snapshot = engine.snapshot
-    if not isinstance(found, Decision) or strategy in _LEFT_ALONE:
+    if not isinstance(found, Decision) or strategy in _UNAFFECTED_STRATEGIES:
         return found, ""
     least = float(snapshot.reliability[found.node])
     if least >= CUTOFFS[0] or not is_exposed(request.gpus.count, expected_s):
@@ -125,5 +125,5 @@ def _list_unreliable(snapshot: Snapshot, nodes: list[int], cutoff: float) -> str
     """Those of the nodes that are below the cutoff, the worst first."""
     bad = sorted((float(snapshot.reliability[node]), snapshot.nodes[node].name) for node in nodes)
     bad = [each for each in bad if each[0] < cutoff]
-    listed = ", ".join(f"{name} (reliability {score:.2f})" for score, name in bad[:_NAMED])
-    return listed + (f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else "")
+    listed = ", ".join(f"{name} (reliability {score:.2f})" for score, name in bad[:_MAX_NAMED])
+    return listed + (f" and {len(bad) - _MAX_NAMED} more" if len(bad) > _MAX_NAMED else "")

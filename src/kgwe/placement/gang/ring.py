@@ -72,18 +72,18 @@ class RingPredictor:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._inside: dict[tuple[int, int], float] = {}
-        self._part: dict[tuple[int, int], float] = {}
+        self._fractions: dict[tuple[int, int], float] = {}
         self.nvlink = np.array([nvlink_gb_per_s(shape.wiring) for shape in snapshot.shapes], np.float64)
         """Shape -> GB/s of a card over NVLink beyond the box."""
 
-    def predict(self, table: LevelTable, places: Sequence[int], cards: Mapping[int, int]) -> Ring:
-        """The ring that visits the places in this order, back to the first; `cards`: place -> mask in use there."""
-        order = [place for place in places if cards.get(place)]
+    def predict_ring(self, table: LevelTable, places: Sequence[int], gpu_masks: Mapping[int, int]) -> Ring:
+        """The ring that visits the places in this order, back to the first; `gpu_masks`: place -> mask in use there."""
+        order = [place for place in places if gpu_masks.get(place)]
         if not order:
             return NO_RING
         shape = self._snapshot.shape[table.node]
         visited = list(dict.fromkeys(order))
-        inside = [self.predict_inside_node(int(shape[place]), cards[place]) for place in visited]
+        inside = [self.predict_inside_node(int(shape[place]), gpu_masks[place]) for place in visited]
         worst = int(np.argmin(inside))
         found = Ring(inside[worst], Step.INSIDE_NODE, (table.levels[0].names[visited[worst]],))
         if np.isinf(found.gb_per_s):
@@ -94,7 +94,7 @@ class RingPredictor:
         if not moves.any():
             return found
         here, there = here[moves], there[moves]
-        part = {place: self.network_fraction(int(shape[place]), cards[place]) for place in visited}
+        part = {place: self.network_fraction(int(shape[place]), gpu_masks[place]) for place in visited}
         rates, by_nvlink = self.predict_steps(
             table, here, there, np.array([part[p] for p in here.tolist()]), np.array([part[p] for p in there.tolist()])
         )
@@ -146,13 +146,13 @@ class RingPredictor:
     def network_fraction(self, shape: int, mask: int) -> float:
         """Part of the node's network that the cards can use."""
         key = (shape, mask)
-        if key not in self._part:
+        if key not in self._fractions:
             wiring = self._snapshot.shapes[shape].wiring
-            cards = len(wiring.slots)
-            whole = bandwidth.network_gb_per_s(wiring, range(cards))
-            own = bandwidth.network_gb_per_s(wiring, [card for card in range(cards) if mask >> card & 1])
-            self._part[key] = own / whole if whole > 0 and own > 0 else mask.bit_count() / cards
-        return self._part[key]
+            count = len(wiring.slots)
+            whole = bandwidth.network_gb_per_s(wiring, range(count))
+            own = bandwidth.network_gb_per_s(wiring, [gpu for gpu in range(count) if mask >> gpu & 1])
+            self._fractions[key] = own / whole if whole > 0 and own > 0 else mask.bit_count() / count
+        return self._fractions[key]
 
 
 def _inside_gb_per_s(wiring: Wiring, mask: int) -> float:
@@ -166,7 +166,7 @@ def nvlink_gb_per_s(wiring: Wiring) -> float:
     if not wiring.switch_links or not wiring.nvlink_version:
         return 0.0
     per_link = bandwidth.NVLINK_BUS_GB_PER_S.get(wiring.nvlink_version, min(bandwidth.NVLINK_BUS_GB_PER_S.values()))
-    return per_link * min((wiring.links_up(card) for card in range(len(wiring.slots))), default=0)
+    return per_link * min((wiring.links_up(gpu) for gpu in range(len(wiring.slots))), default=0)
 
 
 def network_gb_per_s(tree: Tree, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -62,8 +62,8 @@ def score_domains(
     """How the domains of a level stand; `tightness`: pods over room, `history`: per node of the snapshot or NaN."""
     domains = table.levels[level]
     free = domains.sum_by_domain(np.bitwise_count(snapshot.free[table.node]).astype(np.int64))
-    cards = domains.sum_by_domain(table.cards)
-    used = np.where(cards > 0, 1 - free / np.maximum(cards, 1), 0.0)
+    gpus = domains.sum_by_domain(table.gpu_counts)
+    used = np.where(gpus > 0, 1 - free / np.maximum(gpus, 1), 0.0)
     availability = np.clip(tightness, 0.0, 1.0)
     past = np.zeros(len(domains))
     if history is not None and len(domains):

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 __all__ = ["GangSearch", "Shortfall"]
 
 # To stay off spot nodes is worth half the bandwidth.
-_WORTH: Final = 0.5
+_MIN_BANDWIDTH_FRACTION: Final = 0.5
 # Spot nodes that a plan names.
-_NAMED: Final = 3
+_MAX_NAMED: Final = 3
 
 
 class GangSearch:
@@ -101,7 +101,7 @@ class GangSearch:
         if not self._list_avoided_spot(gang, found):
             return found, sparing, ""
         other = self._find_preferred(gang, sparing)
-        if isinstance(other, GangPlan) and self._is_worth_it(gang, other, found):
+        if isinstance(other, GangPlan) and self._accepts_plan_without_spot(gang, other, found):
             return other, sparing, ""
         return found, scope, _explain_spot_nodes(gang, other, found)
 
@@ -111,14 +111,14 @@ class GangSearch:
         avoiding = {role.name for role in gang.roles if role.request.spot is SpotPolicy.AVOID}
         return list(dict.fromkeys(seat.node for seat in plan.seats if seat.role in avoiding and spot[seat.grant.node]))
 
-    def _is_worth_it(self, gang: GangRequest, other: GangPlan, found: GangPlan) -> bool:
+    def _accepts_plan_without_spot(self, gang: GangRequest, other: GangPlan, found: GangPlan) -> bool:
         """Whether to take the plan without spot nodes: it has all pods, keeps the preferred level, and is at the same
         level or a lower one, or has at least half the bandwidth."""
         if len(other.seats) < len(found.seats) or other.preferred_met < found.preferred_met:
             return False
         table = self.level_tables.for_levels(gang.named_levels)
         is_as_near = table.find_level(other.level) <= table.find_level(found.level)
-        return is_as_near or other.ring.gb_per_s >= found.ring.gb_per_s * _WORTH
+        return is_as_near or other.ring.gb_per_s >= found.ring.gb_per_s * _MIN_BANDWIDTH_FRACTION
 
     def _find_preferred(self, gang: GangRequest, scope: Scope) -> GangPlan | Shortfall:
         found = self._find_by_hardware(gang, scope)
@@ -132,7 +132,7 @@ class GangSearch:
     def _find_by_hardware(self, gang: GangRequest, scope: Scope) -> GangPlan | Shortfall:
         missing: list[Shortfall] = []
         for stage in self._hardware_stages(gang):
-            found = [DomainSearch(self, gang, dataclasses.replace(scope, kind=kind)).search() for kind in stage]
+            found = [DomainSearch(self, gang, dataclasses.replace(scope, kind=kind)).find_plan() for kind in stage]
             plans = [each for each in found if isinstance(each, GangPlan)]
             if plans:
                 plans = [_note_hardware_choice(each, stage) for each in plans]
@@ -179,8 +179,8 @@ def _explain_spot_nodes(gang: GangRequest, other: GangPlan | Shortfall, found: G
 
 
 def _list_spot_nodes(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    return f"spot {'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes[:_NAMED])}{more}"
+    more = f" and {len(nodes) - _MAX_NAMED} more" if len(nodes) > _MAX_NAMED else ""
+    return f"spot {'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes[:_MAX_NAMED])}{more}"
 
 
 def _note_hardware_choice(plan: GangPlan, stage: Sequence[HardwareKind | None]) -> GangPlan:

@@ -31,7 +31,7 @@ class GangLocation:
     """Level of the lowest known domain that holds all pods."""
     domain: str
     ring: Ring | None
-    """None: the cards of some pod are not known."""
+    """None: the GPUs of some pod are not known."""
     missed_level: str = ""
     """The preferred level, where the place does not keep it."""
 
@@ -42,15 +42,15 @@ class GangLocation:
 
 
 def locate_gang(search: GangSearch, gang: GangRequest | None, seats: Sequence[tuple[str, int]]) -> GangLocation | None:
-    """The place of pods on these (node, mask of cards), by rank; None when a node is not there."""
+    """The place of pods on these (node, mask of GPUs), by rank; None when a node is not there."""
     table = search.level_tables.for_levels(gang.named_levels if gang is not None else ())
     number_of = {name: number for number, name in enumerate(table.levels[0].names)}
     if not seats or any(node not in number_of for node, _ in seats):
         return None
     places = [number_of[node] for node, _ in seats]
     used: dict[int, int] = {}
-    for place, (_, cards) in zip(places, seats, strict=True):
-        used[place] = used.get(place, 0) | cards
+    for place, (_, mask) in zip(places, seats, strict=True):
+        used[place] = used.get(place, 0) | mask
     passed: list[str] = []
     for level in table.levels:
         domains = np.unique(np.searchsorted(level.starts, places, "right") - 1)
@@ -63,6 +63,6 @@ def locate_gang(search: GangSearch, gang: GangRequest | None, seats: Sequence[tu
         nodes=len(used),
         level=level.name,
         domain=level.names[int(domains[0])],
-        ring=search.rings.predict(table, places, used) if all(cards for _, cards in seats) else None,
+        ring=search.rings.predict_ring(table, places, used) if all(mask for _, mask in seats) else None,
         missed_level=preferred if preferred in passed else "",
     )

@@ -149,9 +149,9 @@ def divide_pods(room: Ints, count: int, strategy: Strategy = Strategy.CONSOLIDAT
     if strategy is Strategy.PACK:
         return fill_smallest_first(room, count)
     if strategy is Strategy.DISTRIBUTED or (strategy is Strategy.BALANCED and of_nodes):
-        return _balance(room, np.argsort(room, kind="stable"), count)
+        return _divide_evenly(room, np.argsort(room, kind="stable"), count)
     if strategy is Strategy.BALANCED or of_nodes:
-        return _balance_over_fewest(room, count)
+        return _divide_evenly_over_fewest(room, count)
     return _fill_fewest(room, count)
 
 
@@ -168,7 +168,7 @@ def _fill_fewest(room: Ints, count: int) -> Ints:
     return out
 
 
-def _balance_over_fewest(room: Ints, count: int) -> Ints:
+def _divide_evenly_over_fewest(room: Ints, count: int) -> Ints:
     """The fewest children; of those sets the one that is divided most evenly; of those the one with the least room."""
     ascending = np.argsort(room, kind="stable")
     largest = np.cumsum(room[ascending][::-1])
@@ -178,14 +178,14 @@ def _balance_over_fewest(room: Ints, count: int) -> Ints:
     enough = ascending[room[ascending] >= share]
     others = enough[~np.isin(enough, roomy)][: number - extra]
     if len(roomy) < extra or len(others) < number - extra:
-        return _balance(room, ascending[-number:], count)
+        return _divide_evenly(room, ascending[-number:], count)
     out = np.zeros(len(room), np.int64)
     out[others] = share
     out[roomy] = share + 1
     return out
 
 
-def _balance(room: Ints, ascending: NDArray[np.intp], count: int) -> Ints:
+def _divide_evenly(room: Ints, ascending: NDArray[np.intp], count: int) -> Ints:
     """As even as the room allows: the small ones are filled, the others share the rest."""
     out = np.zeros(len(room), np.int64)
     left = len(ascending)

@@ -222,7 +222,7 @@ def _find_emptiest_domain(
     if missing.domain not in level.names:
         return None
     places = level.place_range(level.names.index(missing.domain))
-    nodes, gpus = table.node[places], table.cards[places]
+    nodes, gpus = table.node[places], table.gpu_counts[places]
     role = next(role for role in gang.roles if role.name == missing.role)
     room = scratch.fitter.count_pods(role.request)[nodes]
     each = gpus // max(role.request.gpus.count, 1)

@@ -1,10 +1,10 @@
-"""An arrangement of many gangs on one board, and its improvement by taking a few out and placing them again.
+"""An arrangement of many gangs on one capacity, and its improvement by taking a few out and placing them again.
 
 A step takes a gang that spans more leaves than it needs, a few of its neighbours and a few others of several leaves,
 and places them again in another order, near the tightest leaves. The outcome stays if it has no more leaves in all and
 every gang still has a place. So the number of leaves never grows, and equally good arrangements lead to better ones.
 
-Choices are scattered by a fixed list of numbers. The same board and gangs have the same arrangement.
+Choices are scattered by a fixed list of numbers. The same capacity and gangs have the same arrangement.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     Split = Callable[[Sequence[int], Sequence[int], int], Parts | None]
 
 # Gangs that a step takes out beside the first: fewer than this of its neighbours, and of the others.
-_TAKEN: Final = 4
+_MAX_TAKEN: Final = 4
 # A leaf or pair of leaves is chosen by the room that is left over, give or take so many pods.
 _NOISE: Final = 3.0
 # Likewise by the large pods that fit no more.
 _NOISE_LARGE: Final = 1.5 * STEP
 
 
-def _scatter(count: int) -> list[float]:
+def _generate_numbers(count: int) -> list[float]:
     """Numbers in 0..1 without a pattern, the same every time: a linear congruential generator."""
     found, state = [], 7
     for _ in range(count):
@@ -41,66 +41,68 @@ def _scatter(count: int) -> list[float]:
     return found
 
 
-_NUMBERS: Final = _scatter(8191)
+_NUMBERS: Final = _generate_numbers(8191)
 
 
 class Arrangement:
     """Gangs and their places."""
 
-    def __init__(self, board: FreeCapacity, gangs: Sequence[GangDemand], *, tight: bool, spares: bool) -> None:
+    def __init__(self, capacity: FreeCapacity, gangs: Sequence[GangDemand], *, tight: bool, spares: bool) -> None:
         """`tight`: pods go into the smallest holes of a leaf; `spares`: small pods spare nodes that hold large ones."""
         self.parts: list[Parts | None] = [None] * len(gangs)
         self._gangs = gangs
-        self._stock = board.stock
+        self._leaf_states = capacity.leaf_states
         self._tight = tight
-        self._base = board.states
-        self._states = board.states[:]
-        self._room = [room[:] for room in board.room]
-        self._counts = [[0] * len(board.stock.cards) for _ in board.states]
+        self._base = capacity.states
+        self._states = capacity.states[:]
+        self._room = [room[:] for room in capacity.room]
+        self._counts = [[0] * len(capacity.leaf_states.gpus_per_pod) for _ in capacity.states]
         self._random = itertools.cycle(_NUMBERS).__next__
-        self._large = max({gang.kind for gang in gangs}, key=lambda kind: (board.stock.cards[kind], -kind))
+        self._large = max(
+            {gang.kind for gang in gangs}, key=lambda kind: (capacity.leaf_states.gpus_per_pod[kind], -kind)
+        )
         self._sparing = {gang.kind for gang in gangs if spares and gang.kind != self._large}
-        self._least = quick_fit.least_leaves(board, gangs)
+        self._least = quick_fit.count_least_leaves(capacity, gangs)
         #: leaf -> gangs in it, and gangs in several leaves; dicts keep their order
-        self._in_leaf: list[dict[int, None]] = [{} for _ in board.states]
+        self._in_leaf: list[dict[int, None]] = [{} for _ in capacity.states]
         self._split_gangs: dict[int, None] = {}
 
     # --- building -------------------------------------------------------------------------------------------
 
-    def put(self, number: int, parts: Parts) -> None:
+    def set_place(self, number: int, parts: Parts) -> None:
         """Place a gang as told."""
         self.parts[number] = parts
-        self._change(self._gangs[number].kind, parts, 1)
+        self._update_leaves(self._gangs[number].kind, parts, 1)
         for leaf, _ in parts:
             self._in_leaf[leaf][number] = None
         if len(parts) > 1:
             self._split_gangs[number] = None
 
-    def place(self, number: int) -> None:
+    def place_gang(self, number: int) -> None:
         """Place a gang by the quick rule, if there is room."""
-        parts = self._find(self._gangs[number], free_capacity.split_over_leaves, noise=0.0)
+        parts = self._find_place(self._gangs[number], free_capacity.split_over_leaves, noise=0.0)
         if parts is not None:
-            self.put(number, parts)
+            self.set_place(number, parts)
 
-    def _take(self, number: int) -> None:
+    def _remove_gang(self, number: int) -> None:
         parts = self.parts[number]
         if parts is not None:
-            self._change(self._gangs[number].kind, parts, -1)
+            self._update_leaves(self._gangs[number].kind, parts, -1)
             self.parts[number] = None
             for leaf, _ in parts:
                 del self._in_leaf[leaf][number]
             self._split_gangs.pop(number, None)
 
-    def _change(self, kind: int, parts: Parts, sign: int) -> None:
-        stock = self._stock
+    def _update_leaves(self, kind: int, parts: Parts, sign: int) -> None:
+        leaf_states = self._leaf_states
         for leaf, pods in parts:
             counts = self._counts[leaf]
             counts[kind] += sign * pods
-            state = stock.fill(self._base[leaf], tuple(counts), tight=self._tight)
+            state = leaf_states.fill_leaf(self._base[leaf], tuple(counts), tight=self._tight)
             if state is None:  # pragma: no cover -- only what fits is placed
                 raise AssertionError(f"leaf {leaf} does not hold {counts}")
             self._states[leaf] = state
-            for room, of_state in zip(self._room, stock.room):  # noqa: B905 -- called very often
+            for room, of_state in zip(self._room, leaf_states.room):  # noqa: B905 -- called very often
                 room[leaf] = of_state[state]
 
     # --- improving ------------------------------------------------------------------------------------------
@@ -110,40 +112,40 @@ class Arrangement:
             wide = [n for n in self._split_gangs if len(self.parts[n] or ()) > self._least[n]]
             if not wide:
                 return
-            self._replace(self._choose_gangs(wide[self._draw(len(wide))]))
+            self._place_again(self._choose_gangs(wide[self._draw_below(len(wide))]))
 
     def _choose_gangs(self, first: int) -> list[int]:
         """The gang, some of its neighbours, and some others of several leaves."""
         near = [n for leaf, _ in self.parts[first] or () for n in self._in_leaf[leaf]]
         chosen = {first: None}
         for pool in (near, list(self._split_gangs)):
-            chosen |= dict.fromkeys(pool[self._draw(len(pool))] for _ in range(self._draw(_TAKEN)))
+            chosen |= dict.fromkeys(pool[self._draw_below(len(pool))] for _ in range(self._draw_below(_MAX_TAKEN)))
         return sorted(chosen, key=lambda _: self._random())
 
-    def _replace(self, gangs: Sequence[int]) -> None:
+    def _place_again(self, gangs: Sequence[int]) -> None:
         """Place these gangs again, in this order; where that takes more leaves, they go back."""
         before = [(n, parts) for n in gangs if (parts := self.parts[n]) is not None]
         allowed = sum(len(parts) for _, parts in before)
         for n in gangs:
-            self._take(n)
+            self._remove_gang(n)
         for n in gangs:
-            parts = self._find(self._gangs[n], self._split, noise=1.0)
+            parts = self._find_place(self._gangs[n], self._split_with_noise, noise=1.0)
             allowed -= len(parts) if parts is not None else allowed + 1
             if parts is None or allowed < 0:
                 break
-            self.put(n, parts)
+            self.set_place(n, parts)
         if allowed < 0:
             for n in gangs:
-                self._take(n)
+                self._remove_gang(n)
             for n, parts in before:
-                self.put(n, parts)
+                self.set_place(n, parts)
 
-    def _draw(self, below: int) -> int:
+    def _draw_below(self, below: int) -> int:
         return int(self._random() * below)
 
     # --- one gang -------------------------------------------------------------------------------------------
 
-    def _find(self, gang: GangDemand, split: Split, *, noise: float) -> Parts | None:
+    def _find_place(self, gang: GangDemand, split: Split, *, noise: float) -> Parts | None:
         """The tightest leaf, else the fewest leaves of the first level that has a domain with room."""
         room = self._room[gang.kind]
         if max(room) >= gang.pods:
@@ -163,11 +165,11 @@ class Arrangement:
             rooms = enumerate(self._room[gang.kind])
             return min([(each + noise * draw(), leaf) for leaf, each in rooms if each >= gang.pods])[1]
         noise *= _NOISE_LARGE
-        costs = self._stock.costs(gang.kind, gang.pods, self._large)
+        costs = self._leaf_states.displacement_table(gang.kind, gang.pods, self._large)
         ranks = enumerate([costs[state] for state in self._states])
         return min([(rank + noise * draw(), leaf) for leaf, rank in ranks if rank < NEVER])[1]
 
-    def _split(self, room: Sequence[int], leaves: Sequence[int], pods: int) -> Parts | None:
+    def _split_with_noise(self, room: Sequence[int], leaves: Sequence[int], pods: int) -> Parts | None:
         """The fewest leaves, the largest first, the last two with little left over; of equal leaves any."""
         by_room: dict[int, list[int]] = {}
         for leaf in leaves:
@@ -176,13 +178,13 @@ class Arrangement:
         if sum(each * len(alike) for each, alike in by_room.items()) < pods:
             return None
         parts: list[tuple[int, int]] = []
-        while (largest := max(by_room)) < pods and largest + _second(by_room, largest) < pods:
-            parts.append((self._pop(by_room, largest), largest))
+        while (largest := max(by_room)) < pods and largest + _second_largest(by_room, largest) < pods:
+            parts.append((self._pop_leaf(by_room, largest), largest))
             pods -= largest
         draw = self._random
         if largest >= pods:
             last = min([(each + _NOISE * draw(), each) for each in by_room if each >= pods])[1]
-            return (*parts, (self._pop(by_room, last), pods))
+            return (*parts, (self._pop_leaf(by_room, last), pods))
         pairs = [
             (one + other + _NOISE * draw(), one, other)
             for one in by_room
@@ -191,16 +193,16 @@ class Arrangement:
         ]
         _, one, other = min(pairs)
         full, rest = (one, other) if draw() < 0.5 else (other, one)  # noqa: PLR2004 -- either, equally often
-        return (*parts, (self._pop(by_room, full), full), (self._pop(by_room, rest), pods - full))
+        return (*parts, (self._pop_leaf(by_room, full), full), (self._pop_leaf(by_room, rest), pods - full))
 
-    def _pop(self, by_room: dict[int, list[int]], room: int) -> int:
+    def _pop_leaf(self, by_room: dict[int, list[int]], room: int) -> int:
         alike = by_room[room]
-        leaf = alike.pop(self._draw(len(alike)))
+        leaf = alike.pop(self._draw_below(len(alike)))
         if not alike:
             del by_room[room]
         return leaf
 
 
-def _second(by_room: dict[int, list[int]], largest: int) -> int:
+def _second_largest(by_room: dict[int, list[int]], largest: int) -> int:
     """The room of the second largest leaf."""
     return largest if len(by_room[largest]) > 1 else max((each for each in by_room if each < largest), default=0)

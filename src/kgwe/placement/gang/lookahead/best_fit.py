@@ -1,4 +1,4 @@
-"""The published best-fit rule on a board: what a joint plan is compared with.
+"""The published best-fit rule on a capacity: what a joint plan is compared with.
 
 The tightest leaf that holds the gang. Else the tightest domain of the lowest level that has one with room, or the
 domains with the most room of the highest level. Of their leaves those with the most room are filled, and the tightest
@@ -23,12 +23,12 @@ class BestFit:
         """`levels`: leaves of each domain of the levels above the leaves, the lowest first."""
         self._levels = levels
 
-    def place(self, board: FreeCapacity, gang: GangDemand) -> Parts | None:
-        room = board.room[gang.kind]
+    def place_gang(self, capacity: FreeCapacity, gang: GangDemand) -> Parts | None:
+        room = capacity.room[gang.kind]
         if max(room) >= gang.pods:
             return ((room.index(min([each for each in room if each >= gang.pods])), gang.pods),)
         chosen = None if gang.one_leaf else self._choose_leaves(room, gang)
-        return _fill_nodes(board, gang, chosen) if chosen else None
+        return _fill_nodes(capacity, gang, chosen) if chosen else None
 
     def _choose_leaves(self, room: Sequence[int], gang: GangDemand) -> list[int] | None:
         top = len(gang.scopes[-1])
@@ -60,12 +60,12 @@ def _choose_largest(room: Sequence[int], among: Iterable[int], pods: int) -> lis
     return order
 
 
-def _fill_nodes(board: FreeCapacity, gang: GangDemand, leaves: Iterable[int]) -> Parts:
+def _fill_nodes(capacity: FreeCapacity, gang: GangDemand, leaves: Iterable[int]) -> Parts:
     """Pods per leaf when the nodes with the most room are filled first, over all these leaves."""
     nodes = [
         (room, leaf, count)
         for leaf in sorted(leaves)
-        for room, count in board.stock.count_by_room(board.states[leaf], gang.kind)
+        for room, count in capacity.leaf_states.count_by_room(capacity.states[leaf], gang.kind)
     ]
     nodes.sort(key=lambda each: (-each[0], each[1]))
     parts: dict[int, int] = {}

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 # Kinds of pods that are told apart.
-_KINDS: Final = 6
+_MAX_KINDS: Final = 6
 # States of leaves that are remembered; beyond, all are forgotten.
-_REMEMBERED: Final = 50_000
+_MAX_STATES: Final = 50_000
 
 
 class LookaheadQuery(NamedTuple):
@@ -58,7 +58,7 @@ class Lookahead:
 
     def __init__(self, fitter: Fitter) -> None:
         self._fitter = fitter
-        self._stocks: dict[tuple[int, ...], LeafStates] = {}
+        self._leaf_states_by_gpus: dict[tuple[int, ...], LeafStates] = {}
 
     def arrange_gangs(self, table: LevelTable, following: Following) -> list[Intent | None]:
         """Where each gang that waits goes when all are planned together; None: as it would go by itself."""
@@ -70,9 +70,9 @@ class Lookahead:
             return intents
         rooms = [self._count_room(table, each) for each in kinds]
         known: list[bool] = table.levels[table.leaf_level].known.tolist()
-        board = self._read_board(table, kinds, rooms).only(known)
+        capacity = self._read_free_capacity(table, kinds, rooms).restrict_to(known)
         levels = tuple(table.leaf_ranges(level) for level in range(table.leaf_level + 1, table.top))
-        joint = joint_plan.plan_together(board, list(counted.values()), levels)
+        joint = joint_plan.plan_together(capacity, list(counted.values()), levels)
         if joint.leaves == joint.placed == len(counted):
             return intents
         names = table.levels[table.leaf_level].names
@@ -108,13 +108,17 @@ class Lookahead:
         """Pods that fit, per place."""
         return self._fitter.count_pods(request)[table.node].astype(np.int64)
 
-    def _read_board(self, table: LevelTable, requests: Iterable[Request], rooms: Sequence[Ints]) -> FreeCapacity:
-        cards = tuple(each.gpus.count for each in requests)
+    def _read_free_capacity(
+        self, table: LevelTable, requests: Iterable[Request], rooms: Sequence[Ints]
+    ) -> FreeCapacity:
+        gpus_per_pod = tuple(each.gpus.count for each in requests)
         free = np.bitwise_count(self._fitter.snapshot.free[table.node]).astype(np.int64)
         leaves = table.levels[table.leaf_level]
-        return FreeCapacity.from_leaves(self._stock(cards), free_capacity.read_leaf_states(leaves, free, rooms))
+        return FreeCapacity.from_leaves(
+            self._leaf_states(gpus_per_pod), free_capacity.read_leaf_states(leaves, free, rooms)
+        )
 
-    def choose(self, asked: LookaheadQuery, following: Following) -> Choice | None:
+    def choose_option(self, asked: LookaheadQuery, following: Following) -> Choice | None:
         """A better option to place the gang than the usual one; None: there is none."""
         table, room = asked.table, asked.room
         own = room.by_level(0, asked.levels[-1])[0]
@@ -125,30 +129,32 @@ class Lookahead:
             return None
         waiting = sum(demand is not None for demand in listed[: len(listed) - following.expected])
         rooms = [own, *(self._count_room(table, each) for each in list(kinds)[1:])]
-        board = self._read_board(table, kinds, rooms)
+        capacity = self._read_free_capacity(table, kinds, rooms)
         pods = int(asked.loads.sum())
         loads = table.levels[table.leaf_level].sum_by_domain(asked.loads)
         usual = PlacementOption(
             tuple((leaf, int(loads[leaf])) for leaf in np.flatnonzero(loads).tolist()), asked.levels[0]
         )
-        levels = [(level, list(_holding(table, room, level, pods))) for level in asked.levels]
+        levels = [(level, list(_iter_holding_domains(table, room, level, pods))) for level in asked.levels]
         allowed = AllowedDomains(levels, _list_usable_leaves(asked))
-        return choice.choose(board, GangDemand(0, pods, ()), usual, allowed, following=demands, waiting=waiting)
+        return choice.choose_option(
+            capacity, GangDemand(0, pods, ()), usual, allowed, following=demands, waiting=waiting
+        )
 
-    def _stock(self, cards: tuple[int, ...]) -> LeafStates:
-        stock = self._stocks.get(cards)
-        if stock is None or len(stock) > _REMEMBERED:
-            stock = self._stocks[cards] = LeafStates(cards)
-        return stock
+    def _leaf_states(self, gpus_per_pod: tuple[int, ...]) -> LeafStates:
+        leaf_states = self._leaf_states_by_gpus.get(gpus_per_pod)
+        if leaf_states is None or len(leaf_states) > _MAX_STATES:
+            leaf_states = self._leaf_states_by_gpus[gpus_per_pod] = LeafStates(gpus_per_pod)
+        return leaf_states
 
     @staticmethod
     def _list_demands(table: LevelTable, following: Following, kinds: dict[Request, int]) -> list[GangDemand | None]:
         """Those that follow in their order, None for one that is not counted; adds their pods to `kinds`."""
         demands: list[GangDemand | None] = []
         for gang in following.kinds:
-            role = _largest(gang)
+            role = _largest_role(gang)
             is_counted = gang.strategy is Strategy.CONSOLIDATED and role.request.gpus.count > 0
-            if is_counted and (role.request in kinds or len(kinds) < _KINDS):
+            if is_counted and (role.request in kinds or len(kinds) < _MAX_KINDS):
                 kind = kinds.setdefault(role.request, len(kinds))
                 demands.append(GangDemand(kind, role.required_replicas, *_read_limits(table, gang)))
             else:
@@ -168,7 +174,7 @@ def is_eligible(gang: GangRequest) -> bool:
     )
 
 
-def place(table: LevelTable, room: GangCapacity, option: PlacementOption) -> Ints:
+def split_option(table: LevelTable, room: GangCapacity, option: PlacementOption) -> Ints:
     """Pods per place, leaf by leaf as the option says."""
     capacity, leaf_level = room.by_level(0, option.level), table.leaf_level
     loads = np.zeros(len(table.node), np.int64)
@@ -195,7 +201,7 @@ def _list_usable_leaves(asked: LookaheadQuery) -> list[bool]:
     return found
 
 
-def _largest(gang: GangRequest) -> Role:
+def _largest_role(gang: GangRequest) -> Role:
     return max(gang.roles, key=lambda role: role.request.gpus.count * role.required_replicas)
 
 
@@ -209,7 +215,7 @@ def _read_limits(table: LevelTable, gang: GangRequest) -> tuple[Scopes, bool]:
     return tuple(table.leaf_ranges(level) for level in range(max(lowest, leaf), top + 1)), top <= leaf
 
 
-def _holding(table: LevelTable, room: GangCapacity, level: int, pods: int) -> Iterator[range]:
+def _iter_holding_domains(table: LevelTable, room: GangCapacity, level: int, pods: int) -> Iterator[range]:
     """The leaves of each domain of a level that holds so many pods."""
     holds = room.by_level(0, level)[level] >= pods
     return (leaves for leaves, each in zip(table.leaf_ranges(level), holds.tolist(), strict=True) if each)

@@ -2,7 +2,7 @@
 
 Nodes of a leaf with the same free cards and the same room for every kind of pod are alike. So the state of a leaf is
 a short tuple, equal leaves share one number, and what is left of a state after so many pods of a kind is worked out
-once (`LeafStates`). A board is one such number per leaf; placing pods on it changes numbers in a list.
+once (`LeafStates`). A capacity is one such number per leaf; placing pods on it changes numbers in a list.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 #: free cards of a node, and its room for each kind of pod
-Alike = tuple[int, ...]
+NodeState = tuple[int, ...]
 #: nodes of a leaf that are alike, and how many there are
-State = tuple[tuple[Alike, int], ...]
+LeafState = tuple[tuple[NodeState, int], ...]
 #: leaf -> pods
 Parts = tuple[tuple[int, int], ...]
 # A leaf has room for fewer pods than the step.
@@ -35,42 +35,42 @@ NEVER: Final = 1 << 60
 class LeafStates:
     """States of leaves by number, and what each becomes when pods are placed there."""
 
-    def __init__(self, cards: Sequence[int]) -> None:
-        """`cards`: of a pod of each kind."""
-        self.cards = tuple(cards)
+    def __init__(self, gpus_per_pod: Sequence[int]) -> None:
+        """`gpus_per_pod`: of a pod of each kind."""
+        self.gpus_per_pod = tuple(gpus_per_pod)
         #: kind -> state -> pods that fit
-        self.room: list[list[int]] = [[] for _ in cards]
-        self._states: list[State] = []
-        self._numbers: dict[State, int] = {}
+        self.room: list[list[int]] = [[] for _ in gpus_per_pod]
+        self._states: list[LeafState] = []
+        self._numbers: dict[LeafState, int] = {}
         #: (state, kind, pods, tight) -> state, as far as worked out
         self.known: dict[tuple[int, int, int, bool], int] = {}
         #: (state, pods of each kind, tight) -> state
         self._filled: dict[tuple[int, tuple[int, ...], bool], int | None] = {}
-        self._by_size = sorted(range(len(self.cards)), key=lambda kind: (-self.cards[kind], kind))
-        self._costs: dict[tuple[int, int, int], Costs] = {}
-        self._rests: dict[tuple[int, int], Rests] = {}
+        self._by_size = sorted(range(len(self.gpus_per_pod)), key=lambda kind: (-self.gpus_per_pod[kind], kind))
+        self._costs: dict[tuple[int, int, int], DisplacementTable] = {}
+        self._rests: dict[tuple[int, int], SmallNodeTable] = {}
 
     def __len__(self) -> int:
         return len(self.known) + len(self._filled)
 
-    def costs(self, kind: int, pods: int, wide: int) -> Costs:
+    def displacement_table(self, kind: int, pods: int, wide: int) -> DisplacementTable:
         found = self._costs.get((kind, pods, wide))
         if found is None:
-            found = self._costs[kind, pods, wide] = Costs(self, kind, pods, wide)
+            found = self._costs[kind, pods, wide] = DisplacementTable(self, kind, pods, wide)
         return found
 
-    def rests(self, kind: int, wide: int) -> Rests:
+    def small_node_table(self, kind: int, wide: int) -> SmallNodeTable:
         found = self._rests.get((kind, wide))
         if found is None:
-            found = self._rests[kind, wide] = Rests(self, kind, wide)
+            found = self._rests[kind, wide] = SmallNodeTable(self, kind, wide)
         return found
 
-    def cost(self, state: int, kind: int, pods: int, wide: int) -> int:
+    def count_displaced(self, state: int, kind: int, pods: int, wide: int) -> int:
         """Pods of the wide kind that fit no more once so many of this kind are in the smallest holes."""
         room = self.room[wide]
-        return room[state] - room[self.after(state, kind, pods, tight=True)]
+        return room[state] - room[self.place_pods(state, kind, pods, tight=True)]
 
-    def rest(self, state: int, kind: int, wide: int) -> int:
+    def count_on_small_nodes(self, state: int, kind: int, wide: int) -> int:
         """Room on the nodes that hold no pod of the wide kind."""
         return sum(alike[1 + kind] * count for alike, count in self._states[state] if not alike[1 + wide])
 
@@ -78,29 +78,29 @@ class LeafStates:
         """Room of a node for pods of a kind, and how many nodes have it."""
         return [(alike[1 + kind], count) for alike, count in self._states[state] if alike[1 + kind]]
 
-    def merge(self, states: Iterable[int]) -> int:
+    def merge_leaves(self, states: Iterable[int]) -> int:
         """The state of one leaf with the nodes of all of these."""
-        merged: Counter[Alike] = Counter()
+        merged: Counter[NodeState] = Counter()
         for state in states:
             merged.update(dict(self._states[state]))
-        return self.number(tuple(sorted(merged.items())))
+        return self.number_state(tuple(sorted(merged.items())))
 
-    def fill(self, state: int, counts: tuple[int, ...], *, tight: bool) -> int | None:
+    def fill_leaf(self, state: int, counts: tuple[int, ...], *, tight: bool) -> int | None:
         """The state with so many pods of each kind, the largest first; None: no room. `tight`: as of `after`."""
         key = (state, counts, tight)
         if key not in self._filled:
-            self._filled[key] = self._fill(state, counts, tight=tight)
+            self._filled[key] = self._place_largest_first(state, counts, tight=tight)
         return self._filled[key]
 
-    def _fill(self, state: int, counts: tuple[int, ...], *, tight: bool) -> int | None:
+    def _place_largest_first(self, state: int, counts: tuple[int, ...], *, tight: bool) -> int | None:
         for kind in self._by_size:
             if self.room[kind][state] < counts[kind]:
                 return None
             if counts[kind]:
-                state = self.after(state, kind, counts[kind], tight=tight)
+                state = self.place_pods(state, kind, counts[kind], tight=tight)
         return state
 
-    def number(self, state: State) -> int:
+    def number_state(self, state: LeafState) -> int:
         found = self._numbers.get(state)
         if found is None:
             found = self._numbers[state] = len(self._states)
@@ -109,15 +109,15 @@ class LeafStates:
                 room.append(sum(alike[kind] * count for alike, count in state))
         return found
 
-    def after(self, state: int, kind: int, pods: int, *, tight: bool) -> int:
+    def place_pods(self, state: int, kind: int, pods: int, *, tight: bool) -> int:
         """The state with so many pods placed: on the fewest nodes, or `tight`, in the smallest holes."""
         key = (state, kind, pods, tight)
         found = self.known.get(key)
         if found is None:
-            found = self.known[key] = self._place(state, kind, pods, tight=tight)
+            found = self.known[key] = self._find_state_after(state, kind, pods, tight=tight)
         return found
 
-    def _place(self, state: int, kind: int, pods: int, *, tight: bool) -> int:
+    def _find_state_after(self, state: int, kind: int, pods: int, *, tight: bool) -> int:
         left = dict(self._states[state])
         own = 1 + kind
         while pods:
@@ -130,91 +130,97 @@ class LeafStates:
             left[node] -= nodes
             if not left[node]:
                 del left[node]
-            free = node[0] - taken * self.cards[kind]
+            free = node[0] - taken * self.gpus_per_pod[kind]
             rooms = [room - taken * (number == kind) for number, room in enumerate(node[1:])]
-            rest = (free, *(min(room, free // cards) for room, cards in zip(rooms, self.cards, strict=True)))
+            rest = (free, *(min(room, free // gpus) for room, gpus in zip(rooms, self.gpus_per_pod, strict=True)))
             if any(rest[1:]):
                 left[rest] = left.get(rest, 0) + nodes
-        return self.number(tuple(sorted(left.items())))
+        return self.number_state(tuple(sorted(left.items())))
 
 
-class Costs(dict[int, int]):
+class DisplacementTable(dict[int, int]):
     """State -> what so many pods cost a wider kind, times `STEP`, plus the room there; `NEVER` where they do not fit.
 
     Worked out when first asked for, as the pods of `LeafStates.known` are.
     """
 
-    def __init__(self, stock: LeafStates, kind: int, pods: int, wide: int) -> None:
-        self._stock, self._kind, self._pods, self._wide = stock, kind, pods, wide
+    def __init__(self, leaf_states: LeafStates, kind: int, pods: int, wide: int) -> None:
+        self._leaf_states, self._kind, self._pods, self._wide = leaf_states, kind, pods, wide
 
     def __missing__(self, state: int) -> int:
-        room = self._stock.room[self._kind][state]
+        room = self._leaf_states.room[self._kind][state]
         fits = room >= self._pods
-        self[state] = self._stock.cost(state, self._kind, self._pods, self._wide) * STEP + room if fits else NEVER
+        self[state] = (
+            self._leaf_states.count_displaced(state, self._kind, self._pods, self._wide) * STEP + room
+            if fits
+            else NEVER
+        )
         return self[state]
 
 
-class Rests(dict[int, int]):
+class SmallNodeTable(dict[int, int]):
     """State -> room on the nodes that hold no pod of a wider kind."""
 
-    def __init__(self, stock: LeafStates, kind: int, wide: int) -> None:
-        self._stock, self._kind, self._wide = stock, kind, wide
+    def __init__(self, leaf_states: LeafStates, kind: int, wide: int) -> None:
+        self._leaf_states, self._kind, self._wide = leaf_states, kind, wide
 
     def __missing__(self, state: int) -> int:
-        self[state] = self._stock.rest(state, self._kind, self._wide)
+        self[state] = self._leaf_states.count_on_small_nodes(state, self._kind, self._wide)
         return self[state]
 
 
 class FreeCapacity:
     """One state per leaf, and the room of every leaf for every kind of pod."""
 
-    __slots__ = ("room", "states", "stock")
+    __slots__ = ("leaf_states", "room", "states")
 
-    def __init__(self, stock: LeafStates, states: list[int], room: list[list[int]]) -> None:
-        self.stock = stock
+    def __init__(self, leaf_states: LeafStates, states: list[int], room: list[list[int]]) -> None:
+        self.leaf_states = leaf_states
         self.states = states
         self.room = room
 
     @classmethod
-    def from_leaves(cls, stock: LeafStates, leaves: Iterable[State]) -> FreeCapacity:
-        states = [stock.number(leaf) for leaf in leaves]
-        return cls(stock, states, [[room[state] for state in states] for room in stock.room])
+    def from_leaves(cls, leaf_states: LeafStates, leaves: Iterable[LeafState]) -> FreeCapacity:
+        states = [leaf_states.number_state(leaf) for leaf in leaves]
+        return cls(leaf_states, states, [[room[state] for state in states] for room in leaf_states.room])
 
     def copy(self) -> FreeCapacity:
-        return FreeCapacity(self.stock, self.states[:], [room[:] for room in self.room])
+        return FreeCapacity(self.leaf_states, self.states[:], [room[:] for room in self.room])
 
-    def merge(self) -> int:
+    def merge_leaves(self) -> int:
         """The state of one leaf with the nodes of all leaves."""
-        return self.stock.merge(self.states)
+        return self.leaf_states.merge_leaves(self.states)
 
-    def after(self, kind: int, parts: Parts, *, tight: bool) -> FreeCapacity:
-        """Another board, with these pods placed."""
-        board = self.copy()
-        board.place(kind, parts, tight=tight)
-        return board
+    def copy_with_pods(self, kind: int, parts: Parts, *, tight: bool) -> FreeCapacity:
+        """Another capacity, with these pods placed."""
+        capacity = self.copy()
+        capacity.place_pods(kind, parts, tight=tight)
+        return capacity
 
-    def only(self, wanted: Sequence[bool]) -> FreeCapacity:
-        """The board as if the other leaves were full."""
+    def restrict_to(self, wanted: Sequence[bool]) -> FreeCapacity:
+        """The capacity as if the other leaves were full."""
         if all(wanted):
             return self
-        full = self.stock.number(())
+        full = self.leaf_states.number_state(())
         states = [state if fine else full for state, fine in zip(self.states, wanted, strict=True)]
-        return FreeCapacity(self.stock, states, [[room[state] for state in states] for room in self.stock.room])
+        return FreeCapacity(
+            self.leaf_states, states, [[room[state] for state in states] for room in self.leaf_states.room]
+        )
 
-    def place(self, kind: int, parts: Parts, *, tight: bool) -> None:
-        stock, states = self.stock, self.states
-        known = stock.known
+    def place_pods(self, kind: int, parts: Parts, *, tight: bool) -> None:
+        leaf_states, states = self.leaf_states, self.states
+        known = leaf_states.known
         for leaf, pods in parts:
             # Called a hundred thousand times a second: what is known is looked up without a call.
             state = known.get((states[leaf], kind, pods, tight))
             if state is None:
-                state = stock.after(states[leaf], kind, pods, tight=tight)
+                state = leaf_states.place_pods(states[leaf], kind, pods, tight=tight)
             states[leaf] = state
-            for room, of_state in zip(self.room, stock.room):  # noqa: B905 -- likewise
+            for room, of_state in zip(self.room, leaf_states.room):  # noqa: B905 -- likewise
                 room[leaf] = of_state[state]
 
 
-def read_leaf_states(leaves: Level, free: Ints, rooms: Sequence[Ints]) -> list[State]:
+def read_leaf_states(leaves: Level, free: Ints, rooms: Sequence[Ints]) -> list[LeafState]:
     """The state of every leaf; `free` and `rooms` are per place."""
     leaf = np.repeat(np.arange(len(leaves)), np.diff(leaves.starts))
     useful = np.logical_or.reduce([room > 0 for room in rooms])
@@ -222,7 +228,7 @@ def read_leaf_states(leaves: Level, free: Ints, rooms: Sequence[Ints]) -> list[S
     # One number for every combination: much faster to sort than columns.
     sizes = [int(column.max(initial=0)) + 1 for column in columns]
     found, counts = np.unique(np.ravel_multi_index(columns, sizes), return_counts=True)
-    states: list[list[tuple[Alike, int]]] = [[] for _ in range(len(leaves))]
+    states: list[list[tuple[NodeState, int]]] = [[] for _ in range(len(leaves))]
     rows = zip(*(column.tolist() for column in np.unravel_index(found, sizes)), strict=True)
     for (at, *alike), count in zip(rows, counts.tolist(), strict=True):
         states[at].append((tuple(alike), count))

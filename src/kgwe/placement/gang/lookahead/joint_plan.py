@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     Rule = Callable[[FreeCapacity, GangDemand], Parts | None]
 
 # Steps of the search for each plan, and the most leaves and gangs times steps.
-_STEPS: Final = 400
-_VISITS: Final = 60_000
+_MAX_STEPS: Final = 400
+_MAX_VISITS: Final = 60_000
 # What the start of one more gang is worth: so many leaves of all gangs together.
 _LEAVES_PER_GANG: Final = 4
 
@@ -58,7 +58,7 @@ class JointPlan:
         return sum(len(each) for each in self.parts if each is not None)
 
     @property
-    def mean(self) -> float:
+    def leaves_per_gang(self) -> float:
         """Leaves per gang."""
         return self.leaves / max(self.placed, 1)
 
@@ -72,26 +72,28 @@ class JointPlan:
         return f"planned together with all {len(self.parts)} gangs that wait: {found}, {self.leaves} leaves in all"
 
 
-def plan_together(board: FreeCapacity, gangs: Sequence[GangDemand], levels: Scopes) -> JointPlan:
+def plan_together(capacity: FreeCapacity, gangs: Sequence[GangDemand], levels: Scopes) -> JointPlan:
     """The best plan for gangs in the order of their turns; `levels`: as of `BestFit`."""
     nothing: list[Parts | None] = [None] * len(gangs)
-    best_fit = JointPlan(_simulate(board, gangs, nothing, tight=False, rule=BestFit(levels).place), tight=False)
-    by_turns = _improve(board, gangs, _simulate(board, gangs, nothing, tight=True), tight=True)
-    largest = _improve(board, gangs, _place_largest_first(board, gangs), tight=True, spares=True)
-    plans = [best_fit, by_turns, largest, _improve(board, gangs, best_fit.parts, tight=True)]
-    chosen = _choose(plans)
-    if by_turns.placed < best_fit.placed or chosen.mean > best_fit.mean:
-        chosen = _choose([*plans, _improve(board, gangs, best_fit.parts, tight=False)])
+    best_fit = JointPlan(
+        _simulate_turns(capacity, gangs, nothing, tight=False, rule=BestFit(levels).place_gang), tight=False
+    )
+    by_turns = _improve_plan(capacity, gangs, _simulate_turns(capacity, gangs, nothing, tight=True), tight=True)
+    largest = _improve_plan(capacity, gangs, _place_largest_first(capacity, gangs), tight=True, spares=True)
+    plans = [best_fit, by_turns, largest, _improve_plan(capacity, gangs, best_fit.parts, tight=True)]
+    chosen = _choose_plan(plans)
+    if by_turns.placed < best_fit.placed or chosen.leaves_per_gang > best_fit.leaves_per_gang:
+        chosen = _choose_plan([*plans, _improve_plan(capacity, gangs, best_fit.parts, tight=False)])
     return chosen
 
 
-def _choose(plans: Sequence[JointPlan]) -> JointPlan:
+def _choose_plan(plans: Sequence[JointPlan]) -> JointPlan:
     """The best of the plans that start no fewer gangs than the first one, which is best fit."""
     return min((plan for plan in plans if plan.placed >= plans[0].placed), key=lambda plan: plan.price)
 
 
-def _simulate(
-    board: FreeCapacity,
+def _simulate_turns(
+    capacity: FreeCapacity,
     gangs: Sequence[GangDemand],
     intended: Sequence[Parts | None],
     *,
@@ -99,7 +101,7 @@ def _simulate(
     rule: Rule = quick_fit.place_gang,
 ) -> tuple[Parts | None, ...]:
     """What each gang gets in its turn: its intended place while that is free, else one by the rule."""
-    trial = board.copy()
+    trial = capacity.copy()
     found: list[Parts | None] = []
     for gang, parts in zip(gangs, intended, strict=True):
         room = trial.room[gang.kind]
@@ -108,25 +110,27 @@ def _simulate(
         if parts is None or is_needless or any(room[leaf] < pods for leaf, pods in parts):
             parts = rule(trial, gang)  # noqa: PLW2901 -- what it gets instead
         if parts is not None:
-            trial.place(gang.kind, parts, tight=tight)
+            trial.place_pods(gang.kind, parts, tight=tight)
         found.append(parts)
     return tuple(found)
 
 
-def _improve(
-    board: FreeCapacity,
+def _improve_plan(
+    capacity: FreeCapacity,
     gangs: Sequence[GangDemand],
     start: Sequence[Parts | None],
     *,
     tight: bool,
     spares: bool = False,
 ) -> JointPlan:
-    arrangement = Arrangement(board, gangs, tight=tight, spares=spares)
+    arrangement = Arrangement(capacity, gangs, tight=tight, spares=spares)
     for number, parts in enumerate(start):
         if parts is not None:
-            arrangement.put(number, parts)
-    arrangement.improve(min(_STEPS, _VISITS // (len(board.states) + len(gangs))))
-    return JointPlan(_simulate(board, gangs, _sort_by_leaves(gangs, arrangement.parts), tight=tight), tight=tight)
+            arrangement.set_place(number, parts)
+    arrangement.improve(min(_MAX_STEPS, _MAX_VISITS // (len(capacity.states) + len(gangs))))
+    return JointPlan(
+        _simulate_turns(capacity, gangs, _sort_by_leaves(gangs, arrangement.parts), tight=tight), tight=tight
+    )
 
 
 def _sort_by_leaves(gangs: Sequence[GangDemand], parts: Sequence[Parts | None]) -> list[Parts | None]:
@@ -140,23 +144,23 @@ def _sort_by_leaves(gangs: Sequence[GangDemand], parts: Sequence[Parts | None]) 
     return found
 
 
-def _place_largest_first(board: FreeCapacity, gangs: Sequence[GangDemand]) -> Sequence[Parts | None]:
+def _place_largest_first(capacity: FreeCapacity, gangs: Sequence[GangDemand]) -> Sequence[Parts | None]:
     """Places for the gangs that fit, those of the largest pods first."""
-    arrangement = Arrangement(board, gangs, tight=True, spares=True)
-    cards = board.stock.cards
-    for number in sorted(_accept(board, gangs), key=lambda n: (-cards[gangs[n].kind], -gangs[n].pods, n)):
-        arrangement.place(number)
+    arrangement = Arrangement(capacity, gangs, tight=True, spares=True)
+    gpus = capacity.leaf_states.gpus_per_pod
+    for number in sorted(_list_fitting_gangs(capacity, gangs), key=lambda n: (-gpus[gangs[n].kind], -gangs[n].pods, n)):
+        arrangement.place_gang(number)
     return arrangement.parts
 
 
-def _accept(board: FreeCapacity, gangs: Sequence[GangDemand]) -> list[int]:
+def _list_fitting_gangs(capacity: FreeCapacity, gangs: Sequence[GangDemand]) -> list[int]:
     """The gangs that fit the nodes beside those accepted before, leaves aside."""
-    merged = board.merge()
-    counts = [0] * len(board.stock.cards)
+    merged = capacity.merge_leaves()
+    counts = [0] * len(capacity.leaf_states.gpus_per_pod)
     accepted = []
     for number, gang in enumerate(gangs):
         counts[gang.kind] += gang.pods
-        if board.stock.fill(merged, tuple(counts), tight=True) is not None:
+        if capacity.leaf_states.fill_leaf(merged, tuple(counts), tight=True) is not None:
             accepted.append(number)
         else:
             counts[gang.kind] -= gang.pods

@@ -164,7 +164,7 @@ def test_gangs_that_usually_come_weigh_less_than_those_that_wait():
     def price(waiting: int) -> int:
         board = FreeCapacity.from_leaves(LeafStates((8,)), [(((8, 1), 3),)])
         follow = [GangDemand(0, 4, ((range(1),),))]
-        return Forecast(board, follow, waiting).count(board, 1).price
+        return Forecast(board, follow, waiting).predict_leaves(board, 1).price
 
     assert price(1) > price(0) > 1
 
@@ -182,10 +182,10 @@ def test_a_long_queue_is_looked_at_again_as_gangs_have_had_their_turns():
 
 def test_pods_are_placed_on_the_fewest_nodes_or_in_the_smallest_holes():
     stock = LeafStates((8, 4))
-    leaf = stock.number((((4, 0, 1), 2), ((8, 1, 2), 2)))
+    leaf = stock.number_state((((4, 0, 1), 2), ((8, 1, 2), 2)))
     assert (stock.room[0][leaf], stock.room[1][leaf]) == (2, 6)
-    few = stock.after(leaf, 1, 2, tight=False)
-    tight = stock.after(leaf, 1, 2, tight=True)
+    few = stock.place_pods(leaf, 1, 2, tight=False)
+    tight = stock.place_pods(leaf, 1, 2, tight=True)
     assert (stock.room[0][few], stock.room[0][tight]) == (1, 2)
     assert stock.room[1][few] == stock.room[1][tight] == 4
 
@@ -193,7 +193,7 @@ def test_pods_are_placed_on_the_fewest_nodes_or_in_the_smallest_holes():
 def test_a_board_that_is_placed_on_leaves_the_other_as_it_was():
     stock = LeafStates((8,))
     board = FreeCapacity.from_leaves(stock, [(((8, 1), 3),), (((8, 1), 2),)])
-    after = board.after(0, ((0, 2),), tight=True)
+    after = board.copy_with_pods(0, ((0, 2),), tight=True)
     assert (board.room, after.room) == ([[3, 2]], [[1, 2]])
 
 

@@ -59,7 +59,7 @@ def place_by_best_fit(leaves: list[list[int]], sizes: list[tuple[int, int]]) -> 
 @given(leaves=boards, size=st.tuples(st.integers(1, 7), st.sampled_from(CARDS)))
 def test_best_fit_on_a_board_is_best_fit_on_nodes(leaves, size):
     (gang,) = demands([size], len(leaves))
-    parts = BestFit(spines_of(len(leaves))).place(board_of(leaves), gang)
+    parts = BestFit(spines_of(len(leaves))).place_gang(board_of(leaves), gang)
     (expected,) = place_by_best_fit(leaves, [size])
     assert (None if parts is None else {leaf for leaf, _ in parts}) == expected
     assert parts is None or sum(pods for _, pods in parts) == gang.pods
@@ -80,10 +80,10 @@ def test_a_joint_plan_is_possible_and_no_worse_than_best_fit(leaves, sizes):
             assert sum(pods for _, pods in parts) == gang.pods
             assert all(trial.room[gang.kind][leaf] >= pods for leaf, pods in parts)
             assert len(parts) == 1 or max(trial.room[gang.kind]) < gang.pods, "one leaf would do"
-            trial.place(gang.kind, parts, tight=plan.tight)
-        other = BestFit(spines).place(reference, gang)
+            trial.place_pods(gang.kind, parts, tight=plan.tight)
+        other = BestFit(spines).place_gang(reference, gang)
         if other is not None:
-            reference.place(gang.kind, other, tight=False)
+            reference.place_pods(gang.kind, other, tight=False)
             placed += 1
             by_best_fit += len(other)
     assert plan.placed >= placed
@@ -95,7 +95,7 @@ def test_improving_an_arrangement_loses_no_gang_and_adds_no_leaf(leaves, sizes, 
     gangs = demands(sizes, len(leaves))
     arrangement = Arrangement(board_of(leaves), gangs, tight=tight, spares=spares)
     for number in range(len(gangs)):
-        arrangement.place(number)
+        arrangement.place_gang(number)
     before = list(arrangement.parts)
     arrangement.improve(30)
     assert [each is None for each in arrangement.parts] == [each is None for each in before]
