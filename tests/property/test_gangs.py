@@ -354,7 +354,7 @@ def test_those_that_follow_cost_a_gang_nothing_it_asked_for(world, gang, others)
         return
     assert isinstance(plan, GangPlan)
     assert len(plan.seats) == len(alone.seats)
-    assert plan.leaves == alone.leaves or "will find room" in plan.choice_note
+    assert plan.leaves == alone.leaves or "will fit" in plan.choice_note
     assert plan.preferred_met == alone.preferred_met
     assert plan.ring.gb_per_s >= alone.ring.gb_per_s
     assert bool(plan.choice_note) is (plan.nodes != alone.nodes)

@@ -1,9 +1,9 @@
-"""From numbers of pods per node to cards for every pod, and from those to ranks.
+"""Assigns GPUs to every pod of a gang, and numbers the ranks.
 
-Ranks follow the tree: the pods of a role are numbered in tree order, so that consecutive ranks share a node, then a
-leaf, then a spine, and the ring through them leaves every domain once. A second role begins where the last pod of
-the one before sits and goes round from there: the leader's neighbour is a worker beside it. Going round in whole
-segments keeps every group together.
+The pods of a role are numbered in tree order. So consecutive ranks share a node, then a leaf, then a spine, and the
+ring through them leaves every domain once. The ranks of a second role begin at the place of the last pod of the first
+role and wrap around: the leader's neighbour is a worker beside it. They wrap around in whole segments, so that every
+group stays together.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from kgwe.placement.gang.request import Role
     from kgwe.placement.pod.fit import Fitter
 
-#: per role, its pods in tree order: (place, what it gets there)
+#: per role, its pods in tree order: (place, grant)
 Seating = list[list[tuple[int, "Grant"]]]
 
 
 def assign_gpus(
     trial: Trial, fitter: Fitter, table: LevelTable, request: Request, loads: NDArray[np.int64]
 ) -> list[tuple[int, Grant]] | None:
-    """Book `loads[place]` such pods at each place, within the trial; None as soon as one does not fit."""
+    """Book `loads[place]` such pods at each place, within the trial; None if some pod does not fit."""
     assigned: list[tuple[int, Grant]] = []
     for place in np.flatnonzero(loads).tolist():
         node = int(table.node[place])
@@ -69,7 +69,7 @@ def number_seats(roles: Sequence[Role], ordered: Seating, names: Sequence[str]) 
 
 
 def merge_gpu_masks(ordered: Seating) -> dict[int, int]:
-    """Place -> mask of the cards the gang touches there."""
+    """Place -> mask of the GPUs that the gang uses there."""
     used: dict[int, int] = {}
     for pods in ordered:
         for place, grant in pods:

@@ -1,4 +1,4 @@
-"""How many pods of a gang every domain takes: what fits the nodes, less what the gang's own limits forbid."""
+"""Counts how many pods of a gang every domain takes, from what fits its nodes and the limits of the gang."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which nodes a gang may use, beyond what its pods say themselves, and who comes after it."""
+    """The nodes that a search may use, in addition to the constraints of the pods, and the gangs that follow."""
 
-    #: None: any
+    #: None: any kind
     kind: HardwareKind | None = None
     excluded: NDArray[np.bool_] | None = None
     #: no spot nodes for roles that avoid them
@@ -42,7 +42,7 @@ ALL_NODES: Final = Scope()
 
 
 class GangCapacity:
-    """Capacities of the domains for the roles of one gang, as the snapshot is when they are first asked for."""
+    """Capacities of the domains for the roles of one gang, computed from the snapshot on first use."""
 
     def __init__(self, fitter: Fitter, table: LevelTable, gang: GangRequest, scope: Scope = ALL_NODES) -> None:
         self._scope = scope
@@ -52,10 +52,10 @@ class GangCapacity:
         self._gang = gang
         shapes = fitter.snapshot.shapes
         self._kind_masks = [self._kind_mask(role.request) for role in gang.roles]
-        """Role -> places of the kind of node it may use; None: all."""
+        """Role -> places whose hardware kind it may use; None: all."""
         self.units = [split.segment_units(table, role) for role in gang.roles]
         self.pod_milli = [max_pod_milli(role.request, shapes) for role in gang.roles]
-        """Role -> GPU of one of its pods."""
+        """Role -> GPU of one of its pods, in thousandths."""
         self._no_pods = np.zeros(len(table.node), np.int64)
         self._cached: dict[tuple[int, int], list[Ints]] = {}
 
@@ -65,8 +65,8 @@ class GangCapacity:
         return None if mask is None else mask[self._table.node]
 
     def by_level(self, role: int, level: int) -> list[Ints]:
-        """Per level up to this one, what each domain takes of the role when the gang's domain is of this level."""
-        # Only a demand on the network makes a difference between the levels.
+        """Per level up to `level`, the pods of the role that each domain takes; the gang's domain is of `level`."""
+        # The level matters only if the gang requires a network bandwidth.
         key = (role, level if self._gang.min_network_gb_per_s else -1)
         if key not in self._cached:
             top = level if self._gang.min_network_gb_per_s else self._table.top
@@ -76,11 +76,11 @@ class GangCapacity:
         return self._cached[key]
 
     def remaining_by_level(self, role: int, level: int, loads: Ints, milli: Ints) -> list[Ints]:
-        """The same, now, with so many pods and so much GPU of the gang already on the nodes."""
+        """As `by_level`, uncached, with so many pods and so much GPU of the gang already at each place."""
         return self._sum_by_level(role, self._count_on_nodes(role, level, loads), level, milli)
 
     def count_when_empty(self, role: int) -> Ints:
-        """Per place, what the node's cards would hold if nothing ran there; without whole cards, what it holds now."""
+        """Per place, the pods that the GPUs of the empty node hold; without whole GPUs, the pods that fit now."""
         request, nodes = self._gang.roles[role].request, self._table.node
         if not request.gpus.count:
             return self._fitter.count_pods(request)[nodes].astype(np.int64)
@@ -90,7 +90,7 @@ class GangCapacity:
         return np.where(fits, self._table.gpu_counts // request.gpus.count, 0)
 
     def max_when_empty(self, role: int, top: int) -> int:
-        """The most pods that one domain up to this level would hold if nothing ran there."""
+        """The most pods that one empty domain up to this level would hold."""
         room = self._apply_limits(self.count_when_empty(role), self._no_pods)
         return max(int(each.max(initial=0)) for each in self._sum_by_level(role, room, top, self._no_pods))
 
@@ -118,7 +118,7 @@ class GangCapacity:
         return self._apply_limits(room, loads)
 
     def _apply_limits(self, room: Ints, loads: Ints) -> Ints:
-        """What the limits of nodes per leaf and pods per node leave, so many pods of the gang being there."""
+        """The room that the limits per node and per leaf leave; `loads`: pods of the gang already at each place."""
         gang = self._gang
         if gang.max_pods_per_node:
             room = np.minimum(room, np.maximum(gang.max_pods_per_node - loads, 0))
@@ -128,7 +128,7 @@ class GangCapacity:
 
 
 def max_pod_milli(request: Request, shapes: Iterable[Shape]) -> int:
-    """GPU of one such pod, in thousandths of a card; of a slice, the largest part of a card that it is anywhere."""
+    """GPU of one such pod, in thousandths; a slice counts with its largest fraction of a GPU on any shape."""
     gpus = request.gpus
     if not gpus.slices:
         return gpus.count * GPU_MILLI + gpus.milli

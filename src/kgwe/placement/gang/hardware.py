@@ -1,4 +1,4 @@
-"""Which hardware kinds a gang tries, stage by stage, so that its pods run on like nodes where it asks for that."""
+"""Lists the hardware kinds that a gang tries, stage by stage, so that its pods run on similar nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kgwe.placement.fleet.hardware_kinds import HardwareKind, names_arch, names_model
-from kgwe.placement.gang.request import Hardware, Strategy
+from kgwe.placement.gang.request import Hardware
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,21 +19,20 @@ if TYPE_CHECKING:
     from kgwe.placement.gang.request import GangRequest
 
     Fits = Callable[[Request], NDArray[np.bool_]]
-    """Nodes that a pod would fit if nothing ran there."""
+    """Node -> whether a pod would fit if the node were empty."""
 
 
 def hardware_stages(kinds: HardwareKinds, gang: GangRequest, fits: Fits) -> list[list[HardwareKind | None]]:
-    """Kinds to try, those of one stage before those of the next; None: all nodes."""
+    """The kinds to try in each stage, in order; None: all nodes."""
     if len(kinds.all) <= 1 or gang.hardware is Hardware.ANY:
         return [[None]]
     archs = _common_archs(kinds, gang, fits)
     if not archs:
-        # No architecture could hold all roles, or there is no place at all: then the refusal speaks of all nodes.
+        # No architecture holds all roles: all nodes are searched, so that a refusal covers all of them.
         return [[None]]
     mixed: list[HardwareKind | None] = [HardwareKind(arch) for arch in archs] if len(kinds.archs) > 1 else [None]
     same: list[HardwareKind | None] = [kind for kind in _usable_kinds(kinds, gang, fits) if kind.arch in archs]
-    talks = gang.strategy in (Strategy.CONSOLIDATED, Strategy.BALANCED)
-    if not same or (gang.hardware is Hardware.PREFER_SAME and not talks):
+    if not same or (gang.hardware is Hardware.PREFER_SAME and not gang.communicates):
         return [mixed]
     if gang.hardware is Hardware.SAME or len(same) == len(mixed):
         return [same]
@@ -41,7 +40,7 @@ def hardware_stages(kinds: HardwareKinds, gang: GangRequest, fits: Fits) -> list
 
 
 def _usable_kinds(kinds: HardwareKinds, gang: GangRequest, fits: Fits) -> list[HardwareKind]:
-    """Kinds of the nodes that a role with GPUs could use; none when every such role names its model."""
+    """Kinds of the nodes that roles with GPUs could use; empty when each of these roles names its model."""
     could = [fits(role.request) for role in gang.roles if not names_model(role.request)]
     if not could:
         return []
@@ -49,7 +48,7 @@ def _usable_kinds(kinds: HardwareKinds, gang: GangRequest, fits: Fits) -> list[H
 
 
 def _common_archs(kinds: HardwareKinds, gang: GangRequest, fits: Fits) -> list[str]:
-    """Architectures that have a node for each role that does not name its own."""
+    """Architectures that have a node for every role that names no architecture."""
     found = set(kinds.archs)
     for role in gang.roles:
         if not names_arch(role.request.constraints):

@@ -1,18 +1,19 @@
-"""The levels a gang climbs, as flat arrays over the nodes of a snapshot: node, NVLink domain, leaf, spine … cluster.
+"""Tables of the topology levels, from the node to the cluster, as flat arrays over the nodes of a snapshot.
 
     cluster  ┌───────────────────────────────────────┐   one domain
     spine    ├───────────────────┬───────────────────┤
-    leaf     ├─────────┬─────────┼─────────┬─────────┤   a level: domains side by side, each a slice of the places,
-    node     ├─┬─┬─┬─┬─┼─┬─┬─┬─┬─┼─┬─┬─┬─┬─┼─┬─┬─┬─┬─┤   and a slice of the domains of the level below
+    leaf     ├─────────┬─────────┼─────────┬─────────┤   a level: domains side by side, each a range of places
+    node     ├─┬─┬─┬─┬─┼─┬─┬─┬─┬─┼─┬─┬─┬─┬─┼─┬─┬─┬─┬─┤   and a range of domains of the level below
 
-A *place* is a node's number in tree order; `node` turns it into the snapshot's number. Sums over all domains of a level
-are one `np.add.reduceat`.
+A *place* is a node's number in tree order. `LevelTable.node` maps it to the number in the snapshot. The sums over all
+domains of a level are one `np.add.reduceat`.
 
-NVLink domains are a dimension of their own in the tree. Where they nest, as an NVL72 in its leaf, they become a level;
-where they cross a level, the gang says by naming one which of the two counts, and when it names both, the domains of
-the inner one are cut at the borders of the outer (`GangRequest.named_levels`). A node whose place is not known is a
-domain by itself on every level it is silent about: such a domain holds one node, or one known domain of a lower
-level, so whatever is inside it is really together.
+NVLink domains are separate from the levels of the tree. Where they nest, as an NVL72 in its leaf, they become a level.
+Where they cross a level, the level that the gang names counts. If the gang names both, the domains of the inner one are
+cut at the borders of the outer one (`GangRequest.named_levels`).
+
+A node whose domain on some level is unknown is a domain by itself there. Such a domain holds one node, or one known
+domain of a lower level. So all nodes inside any domain are really near each other.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: tree position of a node that the tree does not know
+#: place in the tree of a node that the tree does not contain
 NO_PLACE: Final = -1
 
 
@@ -45,7 +46,7 @@ class Level:
 
     name: str
     names: tuple[str, ...]
-    """Name of each domain; empty for one that is not known."""
+    """Name of each domain; empty if it is unknown."""
     starts: Ints
     children: Ints
     """Domain d holds the domains `children[d]:children[d + 1]` of the level below."""
@@ -58,7 +59,7 @@ class Level:
         return slice(int(self.starts[domain]), int(self.starts[domain + 1]))
 
     def sum_by_domain(self, values: NDArray[np.integer] | NDArray[np.bool_]) -> Ints:
-        """Per domain, the sum of a value of its places."""
+        """Per domain, the sum of the values of its places."""
         if not len(self):
             return np.zeros(0, np.int64)
         return np.add.reduceat(values, self.starts[:-1], dtype=np.int64)
@@ -81,19 +82,19 @@ class LevelTable:
     tree_place: Ints
     """Place -> place in the tree, or NO_PLACE."""
     gpu_counts: Ints
-    """Place -> cards of the node, in use or not."""
+    """Place -> GPUs of the node, in use or not."""
     leaf: Ints
-    """Place -> its leaf; without levels, everything is one leaf."""
+    """Place -> its leaf; without network levels, all nodes are in one leaf."""
 
     def find_level(self, name: str) -> int:
-        """Number of the level of that name; Permanent when the tree has no such level."""
+        """Number of the level with this name; raises `errors.Permanent` if there is none."""
         for number, level in enumerate(self.levels):
             if level.name == name:
                 return number
         return self.tree.level(name)
 
     def leaf_ranges(self, level: int) -> tuple[range, ...]:
-        """Per domain of a level from the leaves up, its leaves: domains of `leaf_level`."""
+        """The leaves (domains of `leaf_level`) of each domain of a level; the level is `leaf_level` or higher."""
         return self._leaf_ranges[level]
 
     @functools.cached_property
@@ -114,12 +115,12 @@ class LevelTable:
 
     @property
     def leaf_level(self) -> int:
-        """The first level of the network."""
+        """The lowest level of the network."""
         return next((i for i, level in enumerate(self.levels) if level.name not in (NODE, NVLINK)), self.top)
 
     @functools.cached_property
     def whole_leaf_level(self) -> int | None:
-        """The level whose domains are the leaves; None where the gang's levels leave out the leaves or cut them."""
+        """The level whose domains are the leaves; None if the levels of the gang leave them out or cut them."""
         leaves = len(np.unique(self.leaf))
         for number, level in enumerate(self.levels):
             ids = np.repeat(np.arange(len(level)), np.diff(level.starts))
@@ -128,10 +129,10 @@ class LevelTable:
         return None
 
     def reach_gb_per_s(self, level: int) -> NDArray[np.float64]:
-        """Per place, what the node can expect on its way to the far side of its domain of this level.
+        """Per place, the GB/s from the node to the farthest node of its domain of this level.
 
-        As `Tree.gb_per_s` counts, with a partner no slower than the node itself. Infinite where no network is used:
-        inside a node and inside an NVLink domain.
+        Computed as in `Tree.gb_per_s`, if the other node is no slower. Infinite inside a node and inside an NVLink
+        domain, where no network is used.
         """
         name = self.levels[level].name
         if name in (NODE, NVLINK):
@@ -156,7 +157,7 @@ class LevelTable:
 
 
 class LevelTables:
-    """The tables of one tree and snapshot, built when first asked for."""
+    """The level tables of one tree and snapshot, built on first use."""
 
     def __init__(self, tree: Tree, snapshot: Snapshot) -> None:
         self.tree = tree
@@ -164,7 +165,7 @@ class LevelTables:
         self._built: dict[tuple[str, ...], LevelTable] = {}
 
     def for_levels(self, named: tuple[str, ...] = ()) -> LevelTable:
-        """The table of a gang that names these levels, the outermost first."""
+        """The level table of a gang that names these levels, the outermost first."""
         key = named if NVLINK in named else ()
         if key not in self._built:
             self._built[key] = build_level_table(self.tree, self.snapshot, key)
@@ -176,7 +177,7 @@ class LevelTables:
 
 @dataclass(frozen=True)
 class _Column:
-    """One level before it is in order: per place the domain it is in."""
+    """One level before sorting: per place, the domain it is in."""
 
     name: str
     ids: Ints
@@ -184,7 +185,7 @@ class _Column:
 
 
 def build_level_table(tree: Tree, snapshot: Snapshot, named: tuple[str, ...] = ()) -> LevelTable:
-    """The table over the nodes of the snapshot; those the tree does not know come last, near nothing."""
+    """The level table of a snapshot; nodes that the tree does not contain come last, each a domain by itself."""
     at = np.array([snapshot.index.get(name, -1) for name in tree.nodes], np.int64)
     tree_place = np.flatnonzero(at >= 0)
     missing = np.setdiff1d(np.arange(len(snapshot)), at[tree_place])
@@ -193,7 +194,7 @@ def build_level_table(tree: Tree, snapshot: Snapshot, named: tuple[str, ...] = (
     columns = [_network_column(tree, number, tree_place) for number in range(len(tree.levels))]
     leaf = columns[0].ids if columns else np.zeros(len(node), np.int64)
     columns = _insert_nvlink(columns, _nvlink_column(tree, tree_place), named)
-    # Stable, so the tree's order stays wherever NVLink domains do not change it.
+    # The sort is stable: the order of the tree stays where NVLink domains do not change it.
     order = np.lexsort([column.ids for column in columns]) if columns else np.arange(len(node))
     node, tree_place, leaf = node[order], tree_place[order], leaf[order]
     gpu_counts = np.array([shape.gpu_count for shape in snapshot.shapes], np.int64)[snapshot.shape[node]]
@@ -214,7 +215,7 @@ def _nvlink_column(tree: Tree, tree_place: Ints) -> _Column:
 
 
 def _isolate_places(alone: NDArray[np.bool_], ids: Ints, names: tuple[str, ...]) -> tuple[Ints, tuple[str, ...]]:
-    """Give each of these places a domain to itself, without a name."""
+    """Give each of these places its own domain, without a name."""
     count = int(alone.sum())
     out = ids.copy()
     out[alone] = np.arange(len(names), len(names) + count)
@@ -222,7 +223,7 @@ def _isolate_places(alone: NDArray[np.bool_], ids: Ints, names: tuple[str, ...])
 
 
 def _insert_nvlink(columns: list[_Column], nvlink: _Column, named: tuple[str, ...]) -> list[_Column]:
-    """Columns from the lowest up, with the NVLink domains where they nest."""
+    """Columns from the lowest level up, with the NVLink domains inserted where they nest."""
     if NVLINK not in named:
         crossed = any(not _is_nested(nvlink, c) and not _is_nested(c, nvlink) for c in columns)
         if crossed or not any(nvlink.names):
@@ -246,12 +247,12 @@ def _pair_ids(one: _Column, other: _Column) -> Ints:
 
 
 def _is_nested(inner: _Column, outer: _Column) -> bool:
-    """Whether every domain of one lies inside a single domain of the other."""
+    """Whether every domain of `inner` lies inside one domain of `outer`."""
     return len(np.unique(_pair_ids(inner, outer))) == len(np.unique(inner.ids))
 
 
 def _split_at_borders(inner: _Column, outer: _Column) -> _Column:
-    """Domains of a level cut at the borders of another."""
+    """The domains of `inner`, cut at the borders of `outer`."""
     keys, ids = np.unique(_pair_ids(inner, outer), return_inverse=True)
     names = tuple(inner.names[key // (len(outer.names) + 1)] for key in keys)
     return _Column(inner.name, ids.astype(np.int64), names)

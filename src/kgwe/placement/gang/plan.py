@@ -1,4 +1,4 @@
-"""A gang that has been placed: who sits where, how fast the ring through them is, and why there."""
+"""The plan of a gang: the node and GPUs of every pod, the predicted ring, and the reasons; or what is missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WHOLE: Final = 100
 
 
 class SizeClass(enum.StrEnum):
-    """How large a gang is for this cluster, from what its leaves really hold when empty."""
+    """The size of a gang relative to what the empty leaves of this cluster hold."""
 
     SINGLE_NODE = "SingleNode"
     SINGLE_DOMAIN = "SingleDomain"
@@ -26,14 +26,14 @@ class SizeClass(enum.StrEnum):
     COMPLETE_DOMAIN = "CompleteDomain"
     """All of the largest leaf."""
     ADJACENT_DOMAINS = "AdjacentDomains"
-    """Several leaves below one domain of the next level."""
+    """Several leaves of one domain of the next level."""
     MULTIPLE_DOMAINS = "MultipleDomains"
-    """More than one domain of the next level holds."""
+    """Several domains of the next level."""
 
 
 @dataclass(frozen=True, slots=True)
 class DomainWeights:
-    """What the parts of a domain's score weigh; together 100."""
+    """Weights of the parts of a domain's score; their sum is 100."""
 
     availability: int = 40
     alignment: int = 30
@@ -43,21 +43,21 @@ class DomainWeights:
     def __post_init__(self) -> None:
         parts = (self.availability, self.alignment, self.utilisation, self.history)
         if min(parts) < 0 or sum(parts) != _WHOLE:
-            raise ValueError(f"weights of a domain's score are not negative and sum to {_WHOLE}: {parts}")
+            raise ValueError(f"weights of a domain's score must not be negative and must sum to {_WHOLE}: {parts}")
 
 
 @dataclass(frozen=True, slots=True)
 class DomainScore:
-    """A domain's score, 0..100, and its parts as they are weighed."""
+    """A domain's score, 0..100, as its weighted parts."""
 
     availability: float
-    """How much of the domain's room the gang needs: tight is good, large holes are kept. Distributed: the reverse."""
+    """The fraction of the domain's room that the gang needs; more is better. Distributed: less is better."""
     alignment: float
-    """Predicted GB/s of the ring over that of the fastest candidate; nothing when not known."""
+    """Predicted GB/s of the ring / that of the fastest candidate; 0 if unknown."""
     utilisation: float
-    """How much of its cards is in use already: full is good, empty domains are kept. Distributed: the reverse."""
+    """The fraction of its GPUs in use; more is better. Distributed: less is better."""
     history: float
-    """How well workloads ended on the domain's nodes before; nothing when not known."""
+    """How well earlier workloads ended on the domain's nodes; 0 if unknown."""
 
     @property
     def total(self) -> float:
@@ -78,14 +78,14 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class LevelReport:
-    """What was found on one level."""
+    """The result of the search on one level."""
 
     level: str
     domains: int
     holding: int
-    """Domains that could take the whole gang."""
+    """Domains that have room for the whole gang."""
     most: int
-    """The most pods (of the role that is shortest) that any domain has room for."""
+    """The most pods that any domain has room for, of the role that lacks the most."""
     needed: int
 
     def describe(self) -> str:
@@ -96,31 +96,31 @@ class LevelReport:
 
 @dataclass(frozen=True)
 class GangPlan:
-    """All of the gang's pods, placed; nothing is booked. `Snapshot.commit_all(plan.grants)` does."""
+    """The places of all pods of a gang. `Snapshot.commit_all(plan.grants)` books them."""
 
     seats: tuple[Seat, ...]
     """By rank."""
     level: str
-    """Level of the lowest domain that was found to hold the gang."""
+    """Level of the domain that holds the gang."""
     domain: str
-    """Its name; empty for one that is not known."""
+    """Its name; empty if it is unknown."""
     replicas: Mapping[str, int]
-    """Role -> pods; fewer than asked at most for when the gang is elastic."""
+    """Role -> pods; an elastic gang may have fewer than it asks for."""
     preferred_met: bool
-    """Whether the preferred level holds; True when none was asked for."""
+    """Whether the preferred level is kept; True if none was asked for."""
     ring: Ring
     score: DomainScore
     size_class: SizeClass
     level_reports: tuple[LevelReport, ...]
-    """Level by level, why it is not a lower one."""
+    """The levels tried, from the lowest up: why no lower level was used."""
     reliability_note: str = ""
-    """Unreliable nodes it was kept off, or has to use all the same."""
+    """Unreliable nodes that it avoids or has to use; empty: none."""
     leaves: int = 1
-    """Leaves that its pods are in."""
+    """Number of leaves that its pods are in."""
     choice_note: str = ""
-    """Why it is not where it would be if no gang followed; empty: it is."""
+    """Why this place was chosen and not the default one; empty: it is the default choice."""
     spot_note: str = ""
-    """Why it is on spot nodes that it avoids; empty: it is not."""
+    """Why it uses spot nodes that its roles avoid; empty: it uses none."""
 
     @property
     def grants(self) -> tuple[Grant, ...]:
@@ -128,7 +128,7 @@ class GangPlan:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Nodes in the order the ranks visit them first."""
+        """Nodes in the order of the first rank on each."""
         return tuple(dict.fromkeys(seat.node for seat in self.seats))
 
     def describe(self) -> str:
@@ -144,18 +144,18 @@ def describe_place(pods: int, nodes: int, level: str, domain: str, ring: str) ->
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """What the gang lacks in the domain that comes nearest to holding it."""
+    """What is missing in the domain that comes closest to holding the gang."""
 
     role: str
-    """The role that is shortest."""
+    """The role that lacks the most pods."""
     needed: int
-    """Pods of it that are needed at least."""
+    """The least number of its pods that the gang needs."""
     room: int
-    """Pods of it that the best domain takes."""
+    """How many of its pods the best domain takes."""
     level: str
     domain: str
     level_reports: tuple[LevelReport, ...]
     most_when_empty: int | None
-    """Pods of it that one domain could take if nothing ran there; None: not known. Below `needed`, it never starts."""
+    """How many of its pods one empty domain would take; None: unknown. Below `needed`, the gang can never start."""
     proven: bool
-    """False when each role alone would fit and no way was found to place them together."""
+    """False if each role alone fits, but no way was found to place them together."""

@@ -1,10 +1,10 @@
-"""Unreliable nodes: work that a failure is likely to hit goes elsewhere, where that costs it nothing.
+"""Moves exposed workloads away from unreliable nodes if that costs them nothing.
 
-Work is *exposed* when it is large or long: 16 GPU-hours or more. An unknown run time counts as one hour.
-It is planned as ever first. Only when that uses a node whose reliability (`kgwe.model.health.reliability`) is below 0.9
-is it planned again without the nodes below 0.9, else without those below 0.6, else 0.3; and that plan is taken when it
-is as good: all pods, no higher level, the same models of GPU, a ring as fast. So nothing that was required is ever
-given up, work that fits nowhere else uses the node all the same and says so, and a fleet without trouble pays nothing.
+A workload is *exposed* if it is large or long: 16 GPU-hours or more. An unknown run time counts as one hour. It is
+first planned on all nodes. If the plan uses a node with a reliability (`kgwe.model.health.reliability`) below 0.9, it
+is planned again without the nodes below 0.9, then 0.6, then 0.3. The first such plan that is as good is taken: all
+pods, no higher level, the same GPU models, a ring as fast. If there is none, the unreliable node is used and the plan
+says so. A fleet of reliable nodes is planned only once.
 """
 
 from __future__ import annotations
@@ -37,26 +37,27 @@ EXPOSED_GPU_HOURS: Final = 16.0
 _UNKNOWN_S: Final = 3600.0
 #: the strictest first
 CUTOFFS: Final = (0.9, 0.6, 0.3)
-# Rings this near to each other are equally fast.
+# A ring counts as equally fast from this fraction of the GB/s on.
 _AS_FAST: Final = 0.99
-# These mean what they say: the cheapest node, any node.
+# These strategies ask for the cheapest node and for any node: reliability does not change their choice.
 _UNAFFECTED_STRATEGIES: Final = (Strategy.COST_OPTIMIZED, Strategy.RANDOM)
 _MAX_NAMED: Final = 3
 
 
 def is_exposed(gpus: float, expected_s: float | None) -> bool:
+    """Whether a workload is so large or long that a failure is likely; `expected_s` None: the run time is unknown."""
     return gpus * (_UNKNOWN_S if expected_s is None else expected_s) / 3600 >= EXPOSED_GPU_HOURS
 
 
 def count_missed_cutoffs(snapshot: Snapshot, nodes: NDArray[np.intp]) -> NDArray[np.int64]:
-    """Node -> how many of the cutoffs it is below: 0 where it can be relied on."""
+    """Node -> how many of the cutoffs its reliability is below; 0: the node is reliable."""
     below: NDArray[np.bool_] = snapshot.reliability[nodes] < np.array(CUTOFFS)[:, np.newaxis]
     found: NDArray[np.int64] = below.sum(axis=0, dtype=np.int64)
     return found
 
 
 def mark_exposed(gang: GangRequest, expected_s: float | None) -> GangRequest:
-    """The gang, marked when it is exposed."""
+    """The gang, with `exposed` set if it is."""
     gpus = sum(role.replicas * role.request.gpus.count for role in gang.roles)
     return dataclasses.replace(gang, exposed=True) if is_exposed(gpus, expected_s) else gang
 
@@ -64,7 +65,10 @@ def mark_exposed(gang: GangRequest, expected_s: float | None) -> GangRequest:
 def prefer_reliable_plan(
     snapshot: Snapshot, found: GangPlan, again: Callable[[NDArray[np.bool_]], Planned]
 ) -> GangPlan:
-    """The plan of an exposed gang; `again` plans it without the nodes of a mask."""
+    """The plan of an exposed gang, on more reliable nodes if one there is as good.
+
+    `again` plans the gang without the nodes of a mask.
+    """
     used = [snapshot.index[name] for name in found.nodes]
     least = float(snapshot.reliability[used].min(initial=1.0))
     for cutoff in CUTOFFS:
@@ -72,17 +76,17 @@ def prefer_reliable_plan(
             break
         other = again(snapshot.reliability < cutoff)
         if isinstance(other, GangPlan) and _is_as_good_plan(snapshot, other, found):
-            return dataclasses.replace(other, reliability_note=f"kept off {_list_unreliable(snapshot, used, cutoff)}")
+            return dataclasses.replace(other, reliability_note=f"avoids {_list_unreliable(snapshot, used, cutoff)}")
     if least >= CUTOFFS[0]:
         return found
-    words = f"on {_list_unreliable(snapshot, used, CUTOFFS[0])}: without, no place is as good"
+    words = f"uses {_list_unreliable(snapshot, used, CUTOFFS[0])}: no other place is as good"
     return dataclasses.replace(found, reliability_note=words)
 
 
 def prefer_reliable_node(
     engine: Engine, request: Request, strategy: Strategy, found: Decision | Refusal, *, expected_s: float | None
 ) -> tuple[Decision | Refusal, str]:
-    """What was decided for one pod, or as good a node that can be relied on; and what to say about it."""
+    """The decision for one pod, or one for an equally good, more reliable node; and words for the message."""
     snapshot = engine.snapshot
     if not isinstance(found, Decision) or strategy in _UNAFFECTED_STRATEGIES:
         return found, ""
@@ -96,12 +100,12 @@ def prefer_reliable_node(
         among = np.flatnonzero(reliable)
         other = engine.decide(request, strategy=strategy, candidates=among)
         if isinstance(other, Decision) and _is_as_good_node(snapshot, other, found):
-            return other, f", kept off {_list_unreliable(snapshot, [found.node], cutoff)}"
-    return found, f", {_list_unreliable(snapshot, [found.node], CUTOFFS[0])}: without, no place is as good"
+            return other, f", avoids {_list_unreliable(snapshot, [found.node], cutoff)}"
+    return found, f", uses {_list_unreliable(snapshot, [found.node], CUTOFFS[0])}: no other place is as good"
 
 
 def _is_as_good_plan(snapshot: Snapshot, other: GangPlan, found: GangPlan) -> bool:
-    """Every level that was tried has a report: as many reports mean an equally low level."""
+    """Whether the other plan is as good. Every level tried has a report: as many reports mean an equally low level."""
     return (
         len(other.seats) == len(found.seats)
         and len(other.level_reports) <= len(found.level_reports)
@@ -122,8 +126,9 @@ def _list_models(snapshot: Snapshot, names: Iterable[str]) -> set[str]:
 
 
 def _list_unreliable(snapshot: Snapshot, nodes: list[int], cutoff: float) -> str:
-    """Those of the nodes that are below the cutoff, the worst first."""
+    """Names of the nodes below the cutoff, the least reliable first."""
     bad = sorted((float(snapshot.reliability[node]), snapshot.nodes[node].name) for node in nodes)
     bad = [each for each in bad if each[0] < cutoff]
     listed = ", ".join(f"{name} (reliability {score:.2f})" for score, name in bad[:_MAX_NAMED])
-    return listed + (f" and {len(bad) - _MAX_NAMED} more" if len(bad) > _MAX_NAMED else "")
+    more = f" and {len(bad) - _MAX_NAMED} more" if len(bad) > _MAX_NAMED else ""
+    return f"unreliable {'node' if len(bad) == 1 else 'nodes'} {listed}{more}"

@@ -1,14 +1,14 @@
-"""What a gang asks for: pods that run together or not at all, and how near to each other they must be.
+"""The request of a gang: pods that run together or not at all, and how near to each other they must be.
 
-    GangRequest.of(request, 16, required="spine", preferred="leaf", segments=(Segment(4, NVLINK),))
+    GangRequest.uniform(request, 16, required="spine", preferred="leaf", segments=(Segment(4, NVLINK),))
 
-Levels are those of the network tree (`kgwe.model.network.domains`), with two more below them, `node`, one machine, and
-`nvlink`, one NVLink domain; and `cluster` above. A required level is never crossed. A preferred one is left upwards,
-level by level, when nothing there holds the gang.
+Levels are those of the network tree (`kgwe.model.network.domains`) and three more. `node` (one machine) and `nvlink`
+(one NVLink domain) are below them, `cluster` is above. One domain of the required level must hold the gang. If no
+domain of the preferred level does, the next higher level is tried.
 
-Ranks are numbered role by role in the order of `roles`. A segment is a group of that many consecutive ranks of a role,
-counted from its first, that has to lie inside one domain of a level: a tensor-parallel group inside an NVLink domain,
-say, while the groups may be anywhere the gang may be. Several segments of a role nest: 4 ranks to a node, 16 to a leaf.
+Ranks are numbered role by role in the order of `roles`. A segment is a group of consecutive ranks of a role that must
+lie inside one domain of a level. An example is a tensor-parallel group inside an NVLink domain. Different groups may be
+in different domains. Several segments of a role nest: 4 ranks per node, 16 per leaf.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
 
 #: one machine
 NODE: Final = "node"
-#: one NVLink domain; a node that is in none that is known is a domain by itself
+#: one NVLink domain; a node without a known NVLink domain is a domain by itself
 NVLINK: Final = "nvlink"
-#: everything
+#: all nodes
 CLUSTER: Final = "cluster"
 
 
 class Strategy(enum.StrEnum):
-    """How near to each other the pods of a gang go."""
+    """How near to each other the pods of a gang are placed."""
 
     CONSOLIDATED = "Consolidated"
-    """The lowest domain that holds it, the fewest leaves of that, and of those as few pairs apart as can be."""
+    """The lowest domain that holds it, on the fewest leaves, with the fewest pairs of pods in different leaves."""
     BALANCED = "Balanced"
-    """The lowest leaf or above that holds it, evenly over all its nodes."""
+    """The lowest domain from the leaf up that holds it, evenly over all its nodes."""
     DISTRIBUTED = "Distributed"
-    """Over as many domains as there are: what one failure takes away is least. For inference."""
+    """Over as many domains as possible, so that one failure takes the fewest pods. For inference."""
     PACK = "Pack"
-    """Into the smallest holes, wherever they are: for pods that do not talk to each other."""
+    """Into the smallest free capacity anywhere. For pods that do not communicate."""
 
 
 class Hardware(enum.StrEnum):
-    """Whether the cards of a gang are of one model."""
+    """Whether the GPUs of a gang are of one model."""
 
     PREFER_SAME = "PreferSame"
-    """Of one model if any holds it, else mixed. Pods that do not talk (Pack, Distributed) are mixed at once."""
+    """One model if any has room, else several. Pods that do not communicate (Pack, Distributed) may use several."""
     SAME = "Same"
     ANY = "Any"
 
@@ -72,18 +72,18 @@ class Role:
     request: Request
     replicas: int
     min_replicas: int = 0
-    """Least number it can start with; 0: all of them."""
+    """The least number it can start with; 0: all of them."""
     segments: tuple[Segment, ...] = ()
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or not 0 <= self.min_replicas <= self.replicas:
             raise errors.Permanent(
-                f"role {self.name}: {self.min_replicas}..{self.replicas} replicas; ask for at least one, and no more "
-                "at least than at most"
+                f"role {self.name}: {self.replicas} replicas, minimum {self.min_replicas}; "
+                "replicas must be at least 1, and the minimum between 0 and replicas"
             )
         sizes = sorted(segment.size for segment in self.segments)
         if any(size < 1 for size in sizes):
-            raise errors.Permanent(f"role {self.name}: a segment has at least one rank")
+            raise errors.Permanent(f"role {self.name}: a segment must have at least one rank")
         for size, larger in itertools.pairwise([*sizes, self.replicas]):
             if larger % size or self.required_replicas % size:
                 raise errors.Permanent(
@@ -104,34 +104,34 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class GangRequest:
-    """All its pods are placed, or none."""
+    """The request of one gang: all its pods are placed, or none."""
 
     roles: tuple[Role, ...]
     required: str = ""
-    """Level that one domain of must hold all; empty: the cluster."""
+    """The level of which one domain must hold all pods; empty: the cluster."""
     preferred: str = ""
     strategy: Strategy = Strategy.CONSOLIDATED
     hardware: Hardware = Hardware.PREFER_SAME
-    """Holds for roles that name no model themselves."""
+    """Applies to roles that name no model themselves."""
     min_network_gb_per_s: float = 0.0
-    """What each node must get to the farthest other node of the gang, one direction. Unknown is too little."""
+    """The least bandwidth of each node to the farthest other node of the gang, one direction. Unknown is too little."""
     max_nodes_per_leaf: int = 0
-    """0: as many as there are."""
+    """0: no limit."""
     max_gpus_per_leaf: int = 0
-    """Shares and slices count as parts of a card; 0: as many as there are."""
+    """Shares and slices count as parts of a GPU; 0: no limit."""
     max_pods_per_node: int = 0
-    """1 is anti-affinity by host name; 0: as many as fit."""
+    """1 is anti-affinity by host name; 0: no limit."""
     priority: int = 0
     name: str = ""
     exposed: bool = False
-    """Large or long enough that a failure is likely to hit it: kept off unreliable nodes where that costs nothing."""
+    """Large or long enough that a failure is likely; it avoids unreliable nodes if that costs nothing."""
 
     def __post_init__(self) -> None:
         if not self.roles or len({role.name for role in self.roles}) != len(self.roles):
-            raise errors.Permanent("a gang has at least one role, each of a name of its own")
+            raise errors.Permanent("a gang must have at least one role, and the names of its roles must differ")
         limits = (self.max_nodes_per_leaf, self.max_gpus_per_leaf, self.max_pods_per_node)
         if min(self.min_network_gb_per_s, *limits) < 0:
-            raise errors.Permanent("limits of a gang are not negative")
+            raise errors.Permanent("limits of a gang must not be negative")
 
     @classmethod
     def uniform(
@@ -152,27 +152,32 @@ class GangRequest:
         return sum(role.replicas for role in self.roles)
 
     @property
+    def communicates(self) -> bool:
+        """Whether its pods communicate, so that the bandwidth between them counts."""
+        return self.strategy in (Strategy.CONSOLIDATED, Strategy.BALANCED)
+
+    @property
     def is_elastic(self) -> bool:
         return any(role.required_replicas < role.replicas for role in self.roles)
 
     @property
     def without_name(self) -> GangRequest:
-        """The same gang without what makes no difference to where it goes."""
+        """The same gang without name and priority, which do not affect its place."""
         return dataclasses.replace(self, name="", priority=0)
 
     @property
     def named_levels(self) -> tuple[str, ...]:
-        """Levels that must not be left out of account, the one that has to stay whole first.
+        """Levels that the gang names, the outermost first: required, segments from the largest, preferred.
 
-        All of the gang is inside a domain of the required level and small segments are inside large ones, so where two
-        levels cross, nothing is lost by cutting the later one at the borders of the earlier.
+        The gang is inside one domain of the required level, and small segments are inside large ones. So where two
+        levels cross, the domains of the later one may be cut at the borders of the earlier one.
         """
         segments = sorted((each for role in self.roles for each in role.segments), key=lambda each: -each.size)
         named = (self.required, *[segment.level for segment in segments], self.preferred)
         return tuple(dict.fromkeys(level for level in named if level))
 
     def with_requests(self, **changes: Any) -> GangRequest:
-        """The same gang with every pod's request changed so."""
+        """The same gang with these fields of every pod's request changed."""
         return dataclasses.replace(self, roles=tuple(self._change_requests(changes)))
 
     def _change_requests(self, changes: dict[str, Any]) -> Iterator[Role]:
@@ -182,26 +187,26 @@ class GangRequest:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Where a gang goes in the joint plan of all gangs that wait."""
+    """The place of a gang in the joint plan of all waiting gangs."""
 
     parts: tuple[tuple[str, int], ...]
     """Leaf -> pods."""
     tight: bool
-    """Into the smallest holes of its leaves, instead of onto the fewest nodes."""
+    """Whether pods fill the nodes with the least room first, instead of using the fewest nodes."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """Gangs whose turn comes later: those that wait, then such as usually come. Where a gang goes considers them."""
+    """Gangs whose turn comes later, considered in the choice of a place: waiting gangs, then expected ones."""
 
     kinds: tuple[GangRequest, ...] = ()
     order: tuple[int, ...] = ()
     """Numbers of `kinds`, in the order of their turns."""
     expected: int = 0
-    """How many of them, the last ones, do not wait but usually come."""
+    """How many at the end of `order` are expected but do not wait yet."""
     intent: Intent | None = None
-    """Where the joint plan puts the gang that these follow; None: no joint plan includes it."""
+    """The place that the joint plan gives to the gang being placed; None: no joint plan includes it."""
 
     @classmethod
     def from_gangs(cls, gangs: Iterable[GangRequest]) -> Following:

@@ -1,14 +1,13 @@
-"""How fast a gang's all-reduce will be: the slowest step of the ring through its ranks, in GB/s, one direction.
+"""Predicts the all-reduce bandwidth of a gang: the slowest step of the ring through its ranks, GB/s in one direction.
 
     rank 0 ─ rank 1 │ rank 2 ─ rank 3 │ rank 0          a node's ranks, and the network between two nodes
 
-- Inside a node it is the ring through all cards the gang has there, as nccl-tests would measure it.
-- Between nodes of one NVLink domain it is the NVLinks of a card.
-- Between other nodes it is what the network gives (`kgwe.model.network.domains`), in proportion to the network cards
-near the
-  cards in use: two cards of eight do not drive all eight network cards.
+- Inside a node, a step has the bandwidth of the ring through the gang's GPUs there, as nccl-tests would measure it.
+- Between nodes of one NVLink domain, it has the bandwidth of a GPU's NVLinks.
+- Between other nodes, it has the bandwidth of the network (`kgwe.model.network.domains`). Only the network adapters
+  near the GPUs in use count: two GPUs of eight do not use all eight adapters.
 
-A step that is not known makes the ring unknown, which is worse than every known figure and meets no demand.
+One unknown step makes the ring unknown. An unknown ring is worse than any known one and meets no requirement.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class Step(enum.StrEnum):
-    """What kind of step is the slowest."""
+    """The kind of the slowest step."""
 
     NONE = "None"
-    """One card: there is nothing to wait for."""
+    """A single GPU: there is no ring."""
     INSIDE_NODE = "InsideNode"
     NVLINK_DOMAIN = "NVLinkDomain"
     NETWORK = "Network"
@@ -46,17 +45,17 @@ class Step(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The ring of a gang. Infinite for one card, UNKNOWN_GB_PER_S when a step is not known."""
+    """The ring of a gang. Its GB/s are infinite for a single GPU, and UNKNOWN_GB_PER_S if a step is unknown."""
 
     gb_per_s: float
     step: Step
     nodes: tuple[str, ...] = ()
-    """Where the slowest step is: one node, or the two it joins."""
+    """Where the slowest step is: inside one node, or between two."""
 
     def describe(self) -> str:
         where = " to ".join(self.nodes)
         if self.step is Step.NONE:
-            return "one card, no ring"
+            return "not needed (one GPU)"
         what = {Step.INSIDE_NODE: "inside", Step.NVLINK_DOMAIN: "NVLink from", Step.NETWORK: "network from"}[self.step]
         if self.gb_per_s == UNKNOWN_GB_PER_S:
             return f"unknown ({what} {where})"
@@ -67,17 +66,17 @@ NO_RING: Final = Ring(np.inf, Step.NONE)
 
 
 class RingPredictor:
-    """Predicts rings over one snapshot; what it works out for one shape and set of cards it keeps."""
+    """Predicts rings over one snapshot; results for a shape and a set of GPUs are cached."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._inside: dict[tuple[int, int], float] = {}
         self._fractions: dict[tuple[int, int], float] = {}
         self.nvlink = np.array([nvlink_gb_per_s(shape.wiring) for shape in snapshot.shapes], np.float64)
-        """Shape -> GB/s of a card over NVLink beyond the box."""
+        """Shape -> GB/s of a GPU over NVLink to other nodes."""
 
     def predict_ring(self, table: LevelTable, places: Sequence[int], gpu_masks: Mapping[int, int]) -> Ring:
-        """The ring that visits the places in this order, back to the first; `gpu_masks`: place -> mask in use there."""
+        """The ring through the places in this order and back to the first; `gpu_masks`: place -> GPUs in use there."""
         order = [place for place in places if gpu_masks.get(place)]
         if not order:
             return NO_RING
@@ -124,7 +123,7 @@ class RingPredictor:
         return np.where(joined, nvlink, rates), joined
 
     def bound_steps(self, table: LevelTable) -> NDArray[np.float64]:
-        """Per place, no less than the GB/s of any step from there to another node."""
+        """Per place, an upper bound of the GB/s of any step from there to another node."""
         tree, places = table.tree, table.tree_place
         if any((level.oversubscription < 1).any() for level in tree.levels):
             return np.full(len(places), np.inf)
@@ -137,14 +136,14 @@ class RingPredictor:
         return fastest
 
     def predict_inside_node(self, shape: int, mask: int) -> float:
-        """Ring through a set of cards of one node, one direction."""
+        """GB/s of the ring through a set of GPUs of one node, one direction."""
         key = (shape, mask)
         if key not in self._inside:
             self._inside[key] = _inside_gb_per_s(self._snapshot.shapes[shape].wiring, mask)
         return self._inside[key]
 
     def network_fraction(self, shape: int, mask: int) -> float:
-        """Part of the node's network that the cards can use."""
+        """Fraction of the node's network that the GPUs can use."""
         key = (shape, mask)
         if key not in self._fractions:
             wiring = self._snapshot.shapes[shape].wiring
@@ -162,7 +161,7 @@ def _inside_gb_per_s(wiring: Wiring, mask: int) -> float:
 
 
 def nvlink_gb_per_s(wiring: Wiring) -> float:
-    """A card's NVLinks into a switch, one direction, as nccl-tests would measure it; 0 without a switch."""
+    """GB/s of a GPU's NVLinks to a switch, one direction, as nccl-tests would measure it; 0 without a switch."""
     if not wiring.switch_links or not wiring.nvlink_version:
         return 0.0
     per_link = bandwidth.NVLINK_BUS_GB_PER_S.get(wiring.nvlink_version, min(bandwidth.NVLINK_BUS_GB_PER_S.values()))
@@ -170,7 +169,7 @@ def nvlink_gb_per_s(wiring: Wiring) -> float:
 
 
 def network_gb_per_s(tree: Tree, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float64]:
-    """`Tree.gb_per_s` of many pairs of tree places at once."""
+    """`Tree.gb_per_s` for many pairs of tree places at once."""
     own = np.minimum(tree.node_gb_per_s[a], tree.node_gb_per_s[b])
     rate: NDArray[np.float64] = np.where(own > 0, own, UNKNOWN_GB_PER_S)
     hops = _count_hops(tree, a, b)
@@ -189,7 +188,7 @@ def network_gb_per_s(tree: Tree, a: NDArray[np.int64], b: NDArray[np.int64]) -> 
 
 def _count_hops(tree: Tree, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
     if tree.connected:
-        # Declared neighbours are few and written by hand: asked pair by pair.
+        # Trees with declared neighbours are small, so each pair is looked up.
         return np.array([tree.hops(int(one), int(other)) for one, other in zip(a, b, strict=True)], np.int64)
     hops = np.full(len(a), tree.unknown_hops)
     if tree.levels:

@@ -1,14 +1,14 @@
-"""Which of the domains that hold a gang: those with the fastest ring, and of equals the one with the best score.
+"""Scores the domains that hold a gang; the score decides between domains with equally fast rings.
 
-The score is of four parts, each 0..1 times its weight (40, 30, 20, 10 unless told otherwise):
+The score has four parts, each 0..1 times its weight (40, 30, 20 and 10 by default):
 
-    availability   pods / room of the domain      a tight fit keeps large holes for large gangs
+    availability   pods / room of the domain      a tight fit preserves large free domains for large gangs
     alignment      predicted GB/s / the fastest   of the ring through the gang
-    utilisation    cards in use / cards           a domain in use is filled up before an empty one is begun
-    history        0..1, `Snapshot.history`       mean over the domain: reliability of its nodes, and what became of
-                                                  workloads there (`kgwe.model.network.outcomes`)
+    utilisation    GPUs in use / GPUs             domains in use are filled before empty ones
+    history        0..1, `Snapshot.history`       mean over the domain: reliability of its nodes, and how workloads
+                                                  ended there (`kgwe.model.network.outcomes`)
 
-For the strategy Distributed availability and utilisation are turned round: the emptiest domain is best.
+For the strategy Distributed, availability and utilisation are reversed: the emptiest domain is the best.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DomainScores:
-    """Parts of the score, 0..1, of the domains of one level; alignment is known only once a ring is."""
+    """Parts of the score, 0..1, of the domains of one level; alignment is added once the ring is known."""
 
     availability: Floats
     utilisation: Floats
@@ -48,7 +48,7 @@ class DomainScores:
         )
 
     def score_without_alignment(self, weights: DomainWeights) -> Floats:
-        """Without alignment, for all domains."""
+        """The weighted score of every domain, without alignment."""
         return (
             weights.availability * self.availability
             + weights.utilisation * self.utilisation
@@ -59,7 +59,10 @@ class DomainScores:
 def score_domains(
     table: LevelTable, snapshot: Snapshot, level: int, *, tightness: Floats, strategy: Strategy, history: Floats | None
 ) -> DomainScores:
-    """How the domains of a level stand; `tightness`: pods over room, `history`: per node of the snapshot or NaN."""
+    """The score parts of the domains of a level.
+
+    `tightness`: per domain, pods / room; `history`: per node of the snapshot, 0..1 or NaN.
+    """
     domains = table.levels[level]
     free = domains.sum_by_domain(np.bitwise_count(snapshot.free[table.node]).astype(np.int64))
     gpus = domains.sum_by_domain(table.gpu_counts)
@@ -67,15 +70,15 @@ def score_domains(
     availability = np.clip(tightness, 0.0, 1.0)
     past = np.zeros(len(domains))
     if history is not None and len(domains):
-        told = np.nan_to_num(history[table.node], nan=0.0)
-        past = np.clip(np.add.reduceat(told, domains.starts[:-1]) / np.diff(domains.starts), 0.0, 1.0)
+        known = np.nan_to_num(history[table.node], nan=0.0)
+        past = np.clip(np.add.reduceat(known, domains.starts[:-1]) / np.diff(domains.starts), 0.0, 1.0)
     if strategy is Strategy.DISTRIBUTED:
         return DomainScores(1 - availability, 1 - used, past)
     return DomainScores(availability, used, past)
 
 
 def classify_size(table: LevelTable, room_when_empty: Ints, pods: int) -> SizeClass:
-    """How large the gang is for this cluster; `room_when_empty` is per place."""
+    """The size of a gang relative to this cluster; `room_when_empty`: per place."""
     leaf = table.leaf_level
     above = min(leaf + 1, table.top)
     node_most, leaf_most, above_most = (

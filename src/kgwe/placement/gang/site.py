@@ -1,6 +1,6 @@
-"""Where pods are that have their seats already, in the words of a plan: the lowest domain that holds them, their ring.
+"""Describes the place of pods that already have nodes: the lowest domain that holds them, and their ring.
 
-Recovery moves some pods of a gang and leaves the others where they are. It compares no domains, so such a place has no
+Recovery moves some pods of a gang and leaves the others on their nodes. It compares no domains, so the place has no
 score.
 """
 
@@ -31,9 +31,9 @@ class GangLocation:
     """Level of the lowest known domain that holds all pods."""
     domain: str
     ring: Ring | None
-    """None: the GPUs of some pod are not known."""
+    """None: the GPUs of some pod are unknown."""
     missed_level: str = ""
-    """The preferred level, where the place does not keep it."""
+    """The preferred level if the place does not keep it."""
 
     def describe(self) -> str:
         ring = "unknown" if self.ring is None else self.ring.describe()
@@ -42,7 +42,7 @@ class GangLocation:
 
 
 def locate_gang(search: GangSearch, gang: GangRequest | None, seats: Sequence[tuple[str, int]]) -> GangLocation | None:
-    """The place of pods on these (node, mask of GPUs), by rank; None when a node is not there."""
+    """The place of pods on these (node, mask of GPUs), in the order of ranks; None if a node is missing."""
     table = search.level_tables.for_levels(gang.named_levels if gang is not None else ())
     number_of = {name: number for number, name in enumerate(table.levels[0].names)}
     if not seats or any(node not in number_of for node, _ in seats):

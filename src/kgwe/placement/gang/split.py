@@ -1,18 +1,18 @@
-"""How many pods go where: what every domain can take, and how a number is divided over the children of a domain.
+"""Counts the pods that every domain can take, and splits pods over the children of a domain.
 
-Pods are counted in *units* wherever a segment demands it: inside a leaf that must hold whole groups of four, room for
-eleven is room for eight. So the capacity of a domain is the sum of its children's, rounded down to the unit of its
-level, and a number that is a multiple of the unit divides into multiples all the way down. With ranks in tree order,
-every group of consecutive ranks then lies inside one domain, by construction.
+Segments require that pods are counted in *units*. A leaf that must hold whole groups of four and has room for eleven
+takes eight. So the capacity of a domain is the sum over its children, rounded down to the unit of its level. A multiple
+of the unit is divided into multiples on every level below. With ranks in tree order, every group of consecutive ranks
+then lies inside one domain.
 
     capacity, segments of 4 in a leaf        12 pods over leaves with room 10 and 10
-      spine      8  (not 8 + 3)                10 + 2: 20 pairs of pods are apart; with 6 + 6 it is 36
-      leaves   8    0                        … over 10, 9 and 4: 10 + 2 of the tightest that holds two
-      nodes   5 6   3                        … over 9, 7, 5: 9 + 3, the 3 with the 5
+      spine      8  (not 8 + 3)                10 + 2: 20 pairs of pods are apart; 6 + 6: 36 pairs
+      leaves   8    0                        … over 10, 9 and 4: 10 + 2, the 2 in the leaf with 4
+      nodes   5 6   3                        … over 9, 7 and 5: 9 + 3, the 3 in the leaf with 5
 
-Leaves are chosen from all that the domain has, whichever spines they belong to: the fewest that hold the number. Over
-the nodes of a leaf the pods are divided evenly, as ever over the fewest: a node whose cards are used in part brings a
-part of its network, and the ring is as fast as its slowest step.
+The fewest leaves that hold the pods are chosen from all leaves of the domain, whichever spines they belong to. Inside
+a leaf the pods are divided evenly over the fewest nodes. A node whose GPUs are used in part contributes only a part of
+its network, and the ring is as fast as its slowest step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def segment_units(table: LevelTable, role: Role) -> list[int]:
-    """Per level, the number that every domain's pods are a multiple of."""
+    """Per level, the unit: every domain takes a multiple of so many pods."""
     levels = [(table.find_level(segment.level), segment.size) for segment in role.segments]
     return [max((size for level, size in levels if level <= number), default=1) for number in range(len(table.levels))]
 
@@ -43,7 +43,10 @@ def segment_units(table: LevelTable, role: Role) -> list[int]:
 def sum_capacities(
     table: LevelTable, room: Ints, unit: Sequence[int], top: int, per_leaf: Ints | None = None
 ) -> list[Ints]:
-    """Per level up to `top`, how many pods each domain takes; `per_leaf`: per place, the limit of its leaf."""
+    """Per level up to `top`, how many pods each domain takes.
+
+    `room`: per place, the pods that fit; `per_leaf`: per place, the most pods of its leaf.
+    """
     leaf_level = table.whole_leaf_level
     if per_leaf is not None and leaf_level is None:
         room, per_leaf = _limit_pods(room, table.leaf, per_leaf), None
@@ -61,7 +64,7 @@ def sum_capacities(
 
 
 def _limit_pods(room: Ints, leaf: Ints, per_leaf: Ints) -> Ints:
-    """Room when leaves that are no level may take at most so many pods: on the nodes with the most room."""
+    """Room under a limit of pods per leaf, if leaves are not a level: nodes with the most room come first."""
     order = np.lexsort((-room, leaf))
     total = np.cumsum(room[order]) - room[order]
     first = np.searchsorted(leaf[order], leaf[order])
@@ -72,7 +75,7 @@ def _limit_pods(room: Ints, leaf: Ints, per_leaf: Ints) -> Ints:
 
 
 def limit_nodes(room: Ints, leaf: Ints, most: int, used: NDArray[np.bool_]) -> Ints:
-    """Room when a leaf may give at most that many nodes: those used already, then those with the most room."""
+    """Room under a limit of nodes per leaf: nodes already used come first, then those with the most room."""
     order = np.lexsort((-room, ~used, leaf))
     begins = np.concatenate(([True], leaf[order][1:] != leaf[order][:-1])) if len(room) else np.zeros(0, np.bool_)
     first = np.maximum.accumulate(np.where(begins, np.arange(len(room)), 0))
@@ -91,7 +94,7 @@ def split_pods(
     *,
     strategy: Strategy = Strategy.CONSOLIDATED,
 ) -> Ints:
-    """Per place, how many of `count` pods go there when the domain `at` (level, domain) takes them all."""
+    """Per place, its number of the `count` pods if the domain `at` (level, domain) takes all of them."""
     upper, domain = at
     wanted = {domain: count}
     for lower in _split_levels(table, unit, upper, strategy):
@@ -109,9 +112,9 @@ def split_pods(
 
 
 def _split_levels(table: LevelTable, unit: Sequence[int], level: int, strategy: Strategy) -> Iterator[int]:
-    """The levels on which a number is divided, from below this one down to the nodes.
+    """The levels on which pods are divided, from below this one down to the nodes.
 
-    Leaves are divided over directly, unless a segment binds pods to a domain between.
+    Levels above the leaves are skipped, unless a segment binds pods to one of their domains.
     """
     leaf = table.leaf_level
     while level:
@@ -123,14 +126,14 @@ def _split_levels(table: LevelTable, unit: Sequence[int], level: int, strategy: 
 
 
 def child_range(table: LevelTable, upper: int, domain: int, lower: int) -> tuple[int, int]:
-    """The first domain of a lower level inside this one, and the first behind it."""
+    """The domains of a lower level inside this domain: the first, and the first after them."""
     inside, starts = table.levels[upper].place_range(domain), table.levels[lower].starts
     first, last = np.searchsorted(starts, (inside.start, inside.stop)).tolist()
     return first, last
 
 
 def count_leaves(table: LevelTable, capacity: Sequence[Ints], level: int, count: int) -> Ints:
-    """Per domain of a level, the fewest leaves of it that hold so many pods."""
+    """Per domain of a level, the fewest of its leaves that hold so many pods."""
     leaf = min(table.leaf_level, level)
     borders = np.searchsorted(table.levels[leaf].starts, table.levels[level].starts)
     domain = np.repeat(np.arange(len(borders) - 1), np.diff(borders))
@@ -141,7 +144,7 @@ def count_leaves(table: LevelTable, capacity: Sequence[Ints], level: int, count:
 
 
 def divide_pods(room: Ints, count: int, strategy: Strategy = Strategy.CONSOLIDATED, *, of_nodes: bool = False) -> Ints:
-    """Divide a number over children with that much room each; their room together is enough."""
+    """Divide pods over children with room for so many each; their total room must be enough."""
     if int(room.sum()) == count:
         return room
     if len(room) == 1:
@@ -156,7 +159,10 @@ def divide_pods(room: Ints, count: int, strategy: Strategy = Strategy.CONSOLIDAT
 
 
 def _fill_fewest(room: Ints, count: int) -> Ints:
-    """The largest children are filled, the rest goes to the tightest: the fewest, with the fewest pairs apart."""
+    """Use the fewest children: fill the largest, and put the rest into the tightest child that holds it.
+
+    This also leaves the fewest pairs of pods in different children.
+    """
     ascending = np.argsort(room, kind="stable")
     largest = np.cumsum(room[ascending][::-1])
     filled = ascending[::-1][: int(np.searchsorted(largest, count))]
@@ -169,7 +175,7 @@ def _fill_fewest(room: Ints, count: int) -> Ints:
 
 
 def _divide_evenly_over_fewest(room: Ints, count: int) -> Ints:
-    """The fewest children; of those sets the one that is divided most evenly; of those the one with the least room."""
+    """Use the fewest children, divide as evenly as possible, and prefer children with little room."""
     ascending = np.argsort(room, kind="stable")
     largest = np.cumsum(room[ascending][::-1])
     number = int(np.searchsorted(largest, count)) + 1
@@ -186,7 +192,7 @@ def _divide_evenly_over_fewest(room: Ints, count: int) -> Ints:
 
 
 def _divide_evenly(room: Ints, ascending: NDArray[np.intp], count: int) -> Ints:
-    """As even as the room allows: the small ones are filled, the others share the rest."""
+    """Divide as evenly as the room allows: small children are filled, the others share the rest."""
     out = np.zeros(len(room), np.int64)
     left = len(ascending)
     for child in ascending.tolist():
@@ -197,7 +203,7 @@ def _divide_evenly(room: Ints, ascending: NDArray[np.intp], count: int) -> Ints:
 
 
 def fill_smallest_first(room: Ints, count: int) -> Ints:
-    """Fill up the smallest holes."""
+    """Fill the children with the least room first."""
     ascending = np.argsort(room, kind="stable")
     before = np.cumsum(room[ascending]) - room[ascending]
     out = np.zeros(len(room), np.int64)

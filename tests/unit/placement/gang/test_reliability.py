@@ -1,4 +1,4 @@
-"""Exposed work is kept off unreliable nodes where that costs it nothing, uses them where it must, and says so."""
+"""Exposed workloads avoid unreliable nodes if that costs nothing, use them if they must, and say so."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def test_the_flaky_node_is_used_when_nothing_else_fits_and_the_plan_says_so():
     bed = racks({"s": {"a": [8, 8, 8, 8]}})
     plan = placed(flaky(bed, a2=0.4), long_gang(4))
     assert set(plan.nodes) == {"a1", "a2", "a3", "a4"}
-    assert "on a2 (reliability 0.40): without, no place is as good" in plan.describe()
+    assert "uses unreliable node a2 (reliability 0.40): no other place is as good" in plan.describe()
 
 
 def test_the_plan_says_what_it_was_kept_off():
     bed = racks({"s": {"a": [8, 8, 8, 8]}})
     before = bed.place(long_gang(3)).nodes
     plan = placed(flaky(bed, **{before[0]: 0.42}), long_gang(3))
-    assert f"kept off {before[0]} (reliability 0.42)" in plan.describe()
+    assert f"avoids unreliable node {before[0]} (reliability 0.42)" in plan.describe()
 
 
 def test_another_leaf_is_as_good_as_one_with_a_flaky_node():
@@ -127,7 +127,7 @@ def test_a_long_pod_goes_to_a_reliable_node_and_a_short_one_anywhere():
     assert planned(place, ask).seats[0].node == "a1"
     plan = planned(place, replace(ask, expected_s=DAY_S))
     assert plan.seats[0].node == "a2"
-    assert "kept off a1 (reliability 0.40)" in plan.message
+    assert "avoids unreliable node a1 (reliability 0.40)" in plan.message
 
 
 def test_a_long_pod_takes_the_flaky_node_when_there_is_no_other():

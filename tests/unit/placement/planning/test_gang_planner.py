@@ -406,7 +406,7 @@ def test_the_ring_names_its_slowest_step():
     inside = racks({"s": {"a": [8]}}).place(GangRequest.uniform(cards(4), 2))
     assert (inside.ring.step, inside.ring.nodes) == ("InsideNode", ("a1",))
     alone = racks({"s": {"a": [8]}}).place(GangRequest.uniform(cards(1), 1))
-    assert alone.ring.describe() == "one card, no ring"
+    assert alone.ring.describe() == "not needed (one GPU)"
 
 
 def test_pods_without_cards_are_placed_and_wait_for_no_ring():
@@ -422,12 +422,12 @@ def test_pods_without_cards_are_placed_and_wait_for_no_ring():
     ("build", "words"),
     [
         (lambda: GangRequest(()), "at least one role"),
-        (lambda: GangRequest.uniform(cards(1), 0), "at least one"),
-        (lambda: GangRequest.uniform(cards(1), 2, min_replicas=3), "no more"),
+        (lambda: GangRequest.uniform(cards(1), 0), "at least 1"),
+        (lambda: GangRequest.uniform(cards(1), 2, min_replicas=3), "between 0 and replicas"),
         (lambda: GangRequest.uniform(cards(1), 6, segments=(Segment(4, NODE),)), "multiples of each other"),
         (lambda: GangRequest.uniform(cards(1), 6, segments=(Segment(0, NODE),)), "at least one rank"),
-        (lambda: GangRequest.uniform(cards(1), 1, max_nodes_per_leaf=-1), "not negative"),
-        (lambda: GangRequest.uniform(cards(1), 1, max_gpus_per_leaf=-1), "not negative"),
+        (lambda: GangRequest.uniform(cards(1), 1, max_nodes_per_leaf=-1), "must not be negative"),
+        (lambda: GangRequest.uniform(cards(1), 1, max_gpus_per_leaf=-1), "must not be negative"),
     ],
 )
 def test_a_gang_that_makes_no_sense_is_refused_in_words(build, words):

@@ -237,10 +237,10 @@ class TestSpot:
     def test_a_gang_says_what_it_would_lose_without_them(self):
         avoiding = {"needs": {"spot": SpotPolicy.AVOID}}
         few = placed(self.fleet("n0", "n1", "n2"), ask(8, pods=2, **avoiding))
-        assert ": without spot nodes not all pods have a place" in few.message
+        assert ": without spot nodes not all pods fit" in few.message
         near = TopologyRequest(preferred="leaf")
         apart = placed(self.fleet("n0", "n2"), ask(8, pods=2, nearness=near, **avoiding))
-        assert ": without spot nodes it is not in one leaf, as preferred" in apart.message
+        assert ": without spot nodes it would not be in one leaf, as preferred" in apart.message
         assert "spot" not in placed(self.fleet("n0"), ask(8, pods=2, **avoiding)).message
 
 

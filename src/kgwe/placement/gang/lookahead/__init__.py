@@ -1,4 +1,4 @@
-"""Joint plans of gangs that wait together, and the choice between equally good places for the gangs that follow.
+"""Joint plans of waiting gangs, and the choice between equally good places with regard to the gangs that follow.
 
 Used by `placement.gang` only.
 """

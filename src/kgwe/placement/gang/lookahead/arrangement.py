@@ -1,10 +1,11 @@
-"""An arrangement of many gangs on one capacity, and its improvement by taking a few out and placing them again.
+"""Arranges many gangs on the free capacity, and improves the arrangement by placing a few of them again.
 
-A step takes a gang that spans more leaves than it needs, a few of its neighbours and a few others of several leaves,
-and places them again in another order, near the tightest leaves. The outcome stays if it has no more leaves in all and
-every gang still has a place. So the number of leaves never grows, and equally good arrangements lead to better ones.
+A step removes a gang that spans more leaves than it needs, a few of its neighbours and a few other gangs of several
+leaves. It places them again in another order, in leaves with little room left. The result is kept if every gang still
+has a place and the total number of leaves is no larger. So the number of leaves never grows, and equally good
+arrangements can lead to better ones.
 
-Choices are scattered by a fixed list of numbers. The same capacity and gangs have the same arrangement.
+Variation comes from a fixed list of numbers. The same capacity and gangs always give the same arrangement.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
     from kgwe.placement.gang.lookahead.free_capacity import FreeCapacity, Parts
     from kgwe.placement.gang.lookahead.quick_fit import GangDemand
 
-    #: divides pods over the fewest of some leaves
+    #: (room per leaf, leaves, pods) -> the pods divided over the fewest of the leaves
     Split = Callable[[Sequence[int], Sequence[int], int], Parts | None]
 
-# Gangs that a step takes out beside the first: fewer than this of its neighbours, and of the others.
+# A step removes fewer than this many neighbours of the first gang, and fewer than this many other gangs.
 _MAX_TAKEN: Final = 4
-# A leaf or pair of leaves is chosen by the room that is left over, give or take so many pods.
+# A leaf or pair of leaves is chosen by the room left over, varied by up to so many pods.
 _NOISE: Final = 3.0
-# Likewise by the large pods that fit no more.
+# A leaf for small pods is chosen by the large pods that no longer fit, varied by up to 1.5 of them.
 _NOISE_LARGE: Final = 1.5 * STEP
 
 
 def _generate_numbers(count: int) -> list[float]:
-    """Numbers in 0..1 without a pattern, the same every time: a linear congruential generator."""
+    """Pseudo-random numbers in 0..1, always the same: a linear congruential generator."""
     found, state = [], 7
     for _ in range(count):
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
@@ -45,10 +46,13 @@ _NUMBERS: Final = _generate_numbers(8191)
 
 
 class Arrangement:
-    """Gangs and their places."""
+    """The places of many gangs on the free capacity."""
 
     def __init__(self, capacity: FreeCapacity, gangs: Sequence[GangDemand], *, tight: bool, spares: bool) -> None:
-        """`tight`: pods go into the smallest holes of a leaf; `spares`: small pods spare nodes that hold large ones."""
+        """Start with no gang placed.
+
+        `tight`: pods fill the nodes with the least room first; `spares`: small pods avoid nodes that hold large ones.
+        """
         self.parts: list[Parts | None] = [None] * len(gangs)
         self._gangs = gangs
         self._leaf_states = capacity.leaf_states
@@ -63,14 +67,14 @@ class Arrangement:
         )
         self._sparing = {gang.kind for gang in gangs if spares and gang.kind != self._large}
         self._least = quick_fit.count_least_leaves(capacity, gangs)
-        #: leaf -> gangs in it, and gangs in several leaves; dicts keep their order
+        #: leaf -> gangs in it, and gangs in several leaves; dicts are used as ordered sets
         self._in_leaf: list[dict[int, None]] = [{} for _ in capacity.states]
         self._split_gangs: dict[int, None] = {}
 
     # --- building -------------------------------------------------------------------------------------------
 
     def set_place(self, number: int, parts: Parts) -> None:
-        """Place a gang as told."""
+        """Place a gang on these leaves."""
         self.parts[number] = parts
         self._update_leaves(self._gangs[number].kind, parts, 1)
         for leaf, _ in parts:
@@ -79,7 +83,7 @@ class Arrangement:
             self._split_gangs[number] = None
 
     def place_gang(self, number: int) -> None:
-        """Place a gang by the quick rule, if there is room."""
+        """Place a gang by the rule of `quick_fit`, if there is room."""
         parts = self._find_place(self._gangs[number], free_capacity.split_over_leaves, noise=0.0)
         if parts is not None:
             self.set_place(number, parts)
@@ -99,7 +103,7 @@ class Arrangement:
             counts = self._counts[leaf]
             counts[kind] += sign * pods
             state = leaf_states.fill_leaf(self._base[leaf], tuple(counts), tight=self._tight)
-            if state is None:  # pragma: no cover -- only what fits is placed
+            if state is None:  # pragma: no cover -- only gangs that fit are placed
                 raise AssertionError(f"leaf {leaf} does not hold {counts}")
             self._states[leaf] = state
             for room, of_state in zip(self._room, leaf_states.room):  # noqa: B905 -- called very often
@@ -115,7 +119,7 @@ class Arrangement:
             self._place_again(self._choose_gangs(wide[self._draw_below(len(wide))]))
 
     def _choose_gangs(self, first: int) -> list[int]:
-        """The gang, some of its neighbours, and some others of several leaves."""
+        """The gang, some of its neighbours and some other gangs of several leaves, in any order."""
         near = [n for leaf, _ in self.parts[first] or () for n in self._in_leaf[leaf]]
         chosen = {first: None}
         for pool in (near, list(self._split_gangs)):
@@ -123,7 +127,7 @@ class Arrangement:
         return sorted(chosen, key=lambda _: self._random())
 
     def _place_again(self, gangs: Sequence[int]) -> None:
-        """Place these gangs again, in this order; where that takes more leaves, they go back."""
+        """Place these gangs again, in this order; undo that if it takes more leaves."""
         before = [(n, parts) for n in gangs if (parts := self.parts[n]) is not None]
         allowed = sum(len(parts) for _, parts in before)
         for n in gangs:
@@ -146,7 +150,7 @@ class Arrangement:
     # --- one gang -------------------------------------------------------------------------------------------
 
     def _find_place(self, gang: GangDemand, split: Split, *, noise: float) -> Parts | None:
-        """The tightest leaf, else the fewest leaves of the first level that has a domain with room."""
+        """The tightest leaf; or the fewest leaves of a domain of the first level that has one with room."""
         room = self._room[gang.kind]
         if max(room) >= gang.pods:
             return ((self._choose_leaf(gang, noise), gang.pods),)
@@ -170,7 +174,10 @@ class Arrangement:
         return min([(rank + noise * draw(), leaf) for leaf, rank in ranks if rank < NEVER])[1]
 
     def _split_with_noise(self, room: Sequence[int], leaves: Sequence[int], pods: int) -> Parts | None:
-        """The fewest leaves, the largest first, the last two with little left over; of equal leaves any."""
+        """Divide pods over the fewest leaves: the largest first, the last two with little room left over.
+
+        Any of several equal leaves may be used. None: no room.
+        """
         by_room: dict[int, list[int]] = {}
         for leaf in leaves:
             if room[leaf]:

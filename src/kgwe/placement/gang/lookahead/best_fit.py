@@ -1,8 +1,9 @@
-"""The published best-fit rule on a capacity: what a joint plan is compared with.
+"""Places gangs by the published best-fit rule, as the baseline of joint plans.
 
-The tightest leaf that holds the gang. Else the tightest domain of the lowest level that has one with room, or the
-domains with the most room of the highest level. Of their leaves those with the most room are filled, and the tightest
-that holds the rest; of the nodes of those leaves likewise.
+The rule takes the tightest leaf that holds the gang. If there is none, it takes the tightest domain of the lowest level
+that has one with room. If no domain has room, it takes the domains of the highest level with the most room. Of their
+leaves it fills those with the most room, then the tightest that holds the rest. It fills the nodes of those leaves in
+the same way.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class BestFit:
-    """Places gangs one by one; books nothing."""
+    """Finds places for gangs, one by one; books nothing."""
 
     def __init__(self, levels: Scopes) -> None:
-        """`levels`: leaves of each domain of the levels above the leaves, the lowest first."""
+        """`levels`: per level above the leaves, the lowest first, the leaves of each domain."""
         self._levels = levels
 
     def place_gang(self, capacity: FreeCapacity, gang: GangDemand) -> Parts | None:
@@ -51,7 +52,7 @@ def _sum_by_domain(room: Sequence[int], domains: Iterable[range]) -> list[int]:
 
 
 def _choose_largest(room: Sequence[int], among: Iterable[int], pods: int) -> list[int]:
-    """Those with the most room, the last one the tightest that holds the rest."""
+    """The entries with the most room; the last one is the tightest that holds the rest."""
     order = sorted(among, key=lambda each: (-room[each], each))
     for number, each in enumerate(order):
         if room[each] >= pods:
@@ -61,7 +62,7 @@ def _choose_largest(room: Sequence[int], among: Iterable[int], pods: int) -> lis
 
 
 def _fill_nodes(capacity: FreeCapacity, gang: GangDemand, leaves: Iterable[int]) -> Parts:
-    """Pods per leaf when the nodes with the most room are filled first, over all these leaves."""
+    """Pods per leaf if the nodes with the most room of all these leaves are filled first."""
     nodes = [
         (room, leaf, count)
         for leaf in sorted(leaves)

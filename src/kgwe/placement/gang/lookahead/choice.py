@@ -1,16 +1,16 @@
 """Chooses among equally good places for a gang the one that is best for the gangs that follow.
 
-For every promising option the following gangs are placed behind it by a quick rule, one after the other
-(`kgwe.placement.gang.lookahead.quick_fit`). The option with the fewest leaves in all wins; a gang that finds no room
-counts as several leaves. Ties are broken in this order: the lower domain, fewer pairs of pods in different leaves,
-fewer leaves that are begun and not filled, the tighter fit, fewer nodes. The default choice is one of the options and
-stays unless another is better.
+For every promising option, the gangs that follow are placed after it by a quick rule, one after the other
+(`kgwe.placement.gang.lookahead.quick_fit`). The option with the fewest leaves in total wins. A gang that finds no room
+counts as several leaves. Ties are broken in this order: the lower level, fewer pairs of pods in different leaves,
+fewer partly filled leaves, the tighter fit, fewer nodes. The default choice is one of the options and stays unless
+another one is better.
 
-All options but one have as many leaves as the default choice. The exception may have more and keeps whole nodes for
-larger pods (`LargePodReserve`). It is an option only where the forecast is better with it than without.
+All options but one have as many leaves as the default choice. The exception may have more, and keeps whole nodes for
+larger pods (`LargePodReserve`). It is considered only if the forecast is better with it.
 
-The result depends only on what is free and which gangs follow: no clock and no randomness. The amount of work is
-bounded: on a large cluster fewer of the following gangs are considered.
+The result depends only on the free capacity and the gangs that follow, not on a clock or on chance. The amount of work
+is bounded: on a large cluster fewer of the following gangs are considered.
 """
 
 from __future__ import annotations
@@ -27,142 +27,157 @@ if TYPE_CHECKING:
     from kgwe.placement.gang.lookahead.free_capacity import FreeCapacity, Parts
     from kgwe.placement.gang.lookahead.quick_fit import ForecastResult, LargePodReserve
 
-# Options to place the gang that are compared, leaves times gangs that are looked at for all of them, and sets of leaves
-# of one level that are considered, by domains of it.
+# Sets of leaves that are compared.
 _MAX_OPTIONS: Final = 3
+# Leaves times following gangs that are visited for all options together.
 _MAX_VISITS: Final = 10_000
+# Sets of leaves of one level that are considered, and domains that they come from.
 _MAX_SETS: Final = 80
 _MAX_DOMAINS: Final = 8
-# A gang that spans more leaves takes what is there.
+# For a gang that spans more leaves there is no choice.
 _MAX_LEAVES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementOption:
-    """One option to place the gang."""
+    """One possible place of the gang."""
 
     parts: Parts
     level: int
     tight: bool = False
-    """Into the smallest holes of its leaves, instead of onto the fewest nodes."""
+    """Whether pods fill the nodes with the least room first, instead of using the fewest nodes."""
 
     @property
     def pairs_inside(self) -> int:
-        """Grows with the pairs of pods that share a leaf."""
+        """The more pairs of pods share a leaf, the larger."""
         return sum(pods * pods for _, pods in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """The chosen option, with the forecasts for it and for the default choice."""
+
     option: PlacementOption
     ahead: ForecastResult
-    usual: ForecastResult
+    default: ForecastResult
     looked_at: int
-    """Gangs that follow and were looked at."""
+    """Number of following gangs that were considered."""
 
     def describe(self) -> str:
         others = f"the {self.looked_at} gangs that follow" if self.looked_at > 1 else "the gang that follows"
-        found, fewer = self.usual.refused - self.ahead.refused, self.usual.leaves - self.ahead.leaves
+        found, fewer = self.default.refused - self.ahead.refused, self.default.leaves - self.ahead.leaves
         gains = []
         if found > 0:
-            gains.append(f"{found} more will find room")
+            gains.append(f"{found} more will fit")
         if fewer > 0:
-            gains.append(f"{fewer} {'leaves' if fewer > 1 else 'leaf'} fewer in all")
-        if not gains and self.usual.price > self.ahead.price:
-            gains.append("those that wait already will find room first")
-        return f"placed with a view to {others}: {', '.join(gains) or 'fewer leaves are begun and not filled'}"
+            gains.append(f"{fewer} {'leaves' if fewer > 1 else 'leaf'} fewer in total")
+        if not gains and self.default.price > self.ahead.price:
+            gains.append("waiting gangs will fit before expected ones")
+        return f"place chosen for {others}: {', '.join(gains) or 'fewer leaves stay partly filled'}"
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedDomains:
-    """Where the gang may be placed."""
+    """The domains where the gang may be placed."""
 
     levels: Sequence[tuple[int, Sequence[range]]]
-    """Levels, the lowest first, with the leaves of each domain that holds the gang."""
+    """Levels, the lowest first, each with the leaves of every domain that holds the gang."""
     usable: Sequence[bool]
-    """Leaf -> whether it is as good as those of the usual choice."""
+    """Leaf -> whether it is as good as the leaves of the default choice."""
 
 
 def choose_option(
     capacity: FreeCapacity,
     demand: GangDemand,
-    usual: PlacementOption,
+    default: PlacementOption,
     allowed: AllowedDomains,
     *,
     following: Sequence[GangDemand],
     waiting: int,
 ) -> Choice | None:
-    """The best option, if it is better than the usual one; of those that follow, the first `waiting` wait already."""
-    if len(usual.parts) > _MAX_LEAVES:
+    """The best option if it is better than the default choice; else None.
+
+    The first `waiting` of the following gangs wait already, the others are expected.
+    """
+    if len(default.parts) > _MAX_LEAVES:
         return None
-    options = _remove_duplicates(capacity, demand, [usual, *_iter_options(capacity, demand, allowed, len(usual.parts))])
+    options = _remove_duplicates(
+        capacity, demand, [default, *_iter_options(capacity, demand, allowed, len(default.parts))]
+    )
     forecast = Forecast(capacity, following[: _MAX_VISITS // (len(capacity.states) * len(options))], waiting)
-    # Room that is kept goes to gangs that come sooner: whether that pays shows only where the last one is in sight.
-    keep = forecast.find_reserve(capacity, demand) if len(forecast.following) >= waiting else None
-    if not forecast.following or (len(options) < 2 and keep is None):  # noqa: PLR2004 -- nothing to choose between
+    # Reserved room helps earlier gangs. Its cost for later ones is known only if all waiting gangs are considered.
+    reserve = forecast.find_reserve(capacity, demand) if len(forecast.following) >= waiting else None
+    if not forecast.following or (len(options) < 2 and reserve is None):  # noqa: PLR2004 -- nothing to choose between
         return None
-    # The usual one is worked out to the end; others no further than it takes to see that they are worse.
-    plain = forecast.predict_leaves(options[0][1], len(usual.parts))
-    outlooks = [plain]
-    if keep is not None:
-        option = _build_sparing_option(capacity, demand, usual, allowed, keep)
+    # The forecast for the default choice is complete; others end as soon as they are known to be worse.
+    plain = forecast.predict_leaves(options[0][1], len(default.parts))
+    forecasts = [plain]
+    if reserve is not None:
+        option = _build_sparing_option(capacity, demand, default, allowed, reserve)
         after = capacity.copy_with_pods(demand.kind, option.parts, tight=option.tight)
-        kept = keep.update(capacity, after, demand.kind)
-        spared = forecast.predict_leaves(after, len(option.parts), keep=kept, limit=plain.total)
-        if not _is_worth_reserving(spared, plain, len(option.parts) - len(usual.parts)):
-            keep = None
-        elif option is usual:
-            outlooks = [spared]
+        left = reserve.after_placing(capacity, after, demand.kind)
+        with_reserve = forecast.predict_leaves(after, len(option.parts), reserve=left, limit=plain.total)
+        if not _is_worth_reserving(with_reserve, plain, len(option.parts) - len(default.parts)):
+            reserve = None
+        elif option is default:
+            forecasts = [with_reserve]
         else:
             options.insert(1, (option, after))
-            after = capacity.copy_with_pods(demand.kind, usual.parts, tight=usual.tight)
-            kept = keep.update(capacity, after, demand.kind)
-            outlooks = [forecast.predict_leaves(after, len(usual.parts), keep=kept, limit=spared.total), spared]
-    for option, after in options[len(outlooks) :]:
-        left = keep.update(capacity, after, demand.kind) if keep else None
-        limit = min(each.total for each in outlooks)
-        outlooks.append(forecast.predict_leaves(after, len(option.parts), keep=left, limit=limit))
+            after = capacity.copy_with_pods(demand.kind, default.parts, tight=default.tight)
+            left = reserve.after_placing(capacity, after, demand.kind)
+            forecasts = [
+                forecast.predict_leaves(after, len(default.parts), reserve=left, limit=with_reserve.total),
+                with_reserve,
+            ]
+    for option, after in options[len(forecasts) :]:
+        remaining = reserve.after_placing(capacity, after, demand.kind) if reserve else None
+        limit = min(each.total for each in forecasts)
+        forecasts.append(forecast.predict_leaves(after, len(option.parts), reserve=remaining, limit=limit))
     room = capacity.room[demand.kind]
     number = min(
-        range(len(options)), key=lambda each: (outlooks[each].total, *_rank_option(room, options[each][0]), each)
+        range(len(options)), key=lambda each: (forecasts[each].total, *_rank_option(room, options[each][0]), each)
     )
-    return Choice(options[number][0], outlooks[number], plain, len(forecast.following)) if number else None
+    return Choice(options[number][0], forecasts[number], plain, len(forecast.following)) if number else None
 
 
-def _is_worth_reserving(spared: ForecastResult, plain: ForecastResult, more_leaves: int) -> bool:
-    """Whether it pays to keep room; a gang takes more leaves itself only for one that would not start otherwise."""
-    return spared.total < plain.total and (more_leaves <= 0 or spared.refused < plain.refused)
+def _is_worth_reserving(with_reserve: ForecastResult, plain: ForecastResult, more_leaves: int) -> bool:
+    """Whether reserving room is better; a gang uses more leaves only for a gang that would not start otherwise."""
+    return with_reserve.total < plain.total and (more_leaves <= 0 or with_reserve.refused < plain.refused)
 
 
 def _build_sparing_option(
-    capacity: FreeCapacity, demand: GangDemand, usual: PlacementOption, allowed: AllowedDomains, keep: LargePodReserve
+    capacity: FreeCapacity,
+    demand: GangDemand,
+    default: PlacementOption,
+    allowed: AllowedDomains,
+    reserve: LargePodReserve,
 ) -> PlacementOption:
-    """The option that keeps room for larger pods; the usual one for a gang of such pods, and where there is none."""
-    if not keep.is_for_larger_pods(capacity, demand.kind):
-        return usual
+    """The option that keeps room for larger pods; the default choice if the gang has such pods or no option exists."""
+    if not reserve.is_for_larger_pods(capacity, demand.kind):
+        return default
     level, domains = allowed.levels[-1]
     within = GangDemand(
         demand.kind, demand.pods, (tuple(domains),), one_leaf=all(len(leaves) == 1 for leaves in domains)
     )
-    found = keep.place_gang(capacity.restrict_to(allowed.usable), within, keep.spare)
-    return usual if found is None else PlacementOption(found[0], level, tight=True)
+    found = reserve.place_gang(capacity.restrict_to(allowed.usable), within, reserve.spare)
+    return default if found is None else PlacementOption(found[0], level, tight=True)
 
 
 def _rank_option(room: Sequence[int], option: PlacementOption) -> tuple[int, ...]:
-    """Of options with equal forecasts, the least is the best."""
+    """The sort key of options with equal forecasts: the smallest is the best."""
     return option.level, -option.pairs_inside, *_count_leftovers(room, option.parts), option.tight
 
 
 def _count_leftovers(room: Sequence[int], parts: Parts) -> tuple[int, int]:
-    """Leaves that are begun and not filled by a gang of several, and the room of all its leaves."""
-    stumps = sum(room[leaf] > pods for leaf, pods in parts) if len(parts) > 1 else 0
-    return stumps, sum(room[leaf] for leaf, _ in parts)
+    """Leaves that a gang of several leaves fills only in part, and the total room of its leaves."""
+    partly_filled = sum(room[leaf] > pods for leaf, pods in parts) if len(parts) > 1 else 0
+    return partly_filled, sum(room[leaf] for leaf, _ in parts)
 
 
 def _remove_duplicates(
     capacity: FreeCapacity, demand: GangDemand, options: Sequence[PlacementOption]
 ) -> list[tuple[PlacementOption, FreeCapacity]]:
-    """The options with what they leave behind, each outcome once."""
+    """The options, each with the capacity it leaves; of options with the same result only the first."""
     found: dict[tuple[object, ...], tuple[PlacementOption, FreeCapacity]] = {}
     for option in options:
         after = capacity.copy_with_pods(demand.kind, option.parts, tight=option.tight)
@@ -174,7 +189,7 @@ def _remove_duplicates(
 def _iter_options(
     capacity: FreeCapacity, demand: GangDemand, allowed: AllowedDomains, number: int
 ) -> Iterator[PlacementOption]:
-    """Options with as many leaves as the usual one, the most promising first; each on few nodes and in small holes."""
+    """Options with so many leaves, the most promising first; each with `tight` False and True."""
     room = [each if good else 0 for each, good in zip(capacity.room[demand.kind], allowed.usable, strict=True)]
     found: dict[tuple[object, ...], tuple[tuple[int, ...], PlacementOption]] = {}
     for level, domains in allowed.levels:
@@ -184,9 +199,9 @@ def _iter_options(
             ):
                 for parts in free_capacity.split_over_set(room, chosen, demand.pods):
                     option = PlacementOption(parts, level)
-                    stumps, held = _count_leftovers(room, parts)
-                    merit = (stumps, level, -option.pairs_inside, held, *chosen)
-                    # Leaves in the same state are as good as each other.
+                    partly_filled, held = _count_leftovers(room, parts)
+                    merit = (partly_filled, level, -option.pairs_inside, held, *chosen)
+                    # Leaves in the same state are interchangeable.
                     alike = (level, *sorted((capacity.states[leaf], pods) for leaf, pods in parts))
                     if alike not in found or merit < found[alike][0]:
                         found[alike] = merit, option

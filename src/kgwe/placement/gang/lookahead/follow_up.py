@@ -1,7 +1,7 @@
-"""One gang's search and the gangs that follow it, brought into the terms of `kgwe.placement.gang.lookahead.choice`.
+"""Translates the search for a gang, and the gangs that follow, for the modules `choice` and `joint_plan`.
 
-Looked ahead for are gangs of equal pods of whole cards that are Consolidated and limit neither segments nor leaves.
-Counted as those that follow are all Consolidated gangs of whole cards, each by its largest role.
+The look-ahead applies to Consolidated gangs of equal pods with whole GPUs, without segments, limits per leaf or a
+required bandwidth. All Consolidated gangs with whole GPUs count as following gangs, each by its largest role.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-# Kinds of pods that are told apart.
+# The most kinds of pods; gangs of further kinds are not considered.
 _MAX_KINDS: Final = 6
-# States of leaves that are remembered; beyond, all are forgotten.
+# The most cached states of leaves; beyond, the cache is emptied.
 _MAX_STATES: Final = 50_000
 
 
 class LookaheadQuery(NamedTuple):
-    """A gang that has a place, and where it could be instead."""
+    """A gang with its default place, and where it could be instead."""
 
     table: LevelTable
     room: GangCapacity
     request: Request
     """Of each pod."""
     loads: Ints
-    """Pods per place, if none followed."""
+    """Pods per place of the default choice."""
     levels: Sequence[int]
-    """The one that place is on, and others that will do, upwards."""
+    """The level of the default choice, and higher levels that are as good."""
     history: NDArray[np.float64] | None
-    """As of `GangSearch`."""
+    """As in `SearchContext`."""
 
 
 class Lookahead:
-    """Looks ahead on one fitter; what it remembers saves time and changes no answer."""
+    """Looks ahead on one snapshot; its cache does not change results."""
 
     def __init__(self, fitter: Fitter) -> None:
         self._fitter = fitter
         self._leaf_states_by_gpus: dict[tuple[int, ...], LeafStates] = {}
 
     def arrange_gangs(self, table: LevelTable, following: Following) -> list[Intent | None]:
-        """Where each gang that waits goes when all are planned together; None: as it would go by itself."""
+        """The place of each waiting gang when all are planned together; None: it is planned alone."""
         kinds: dict[Request, int] = {}
         demands = self._list_demands(table, following, kinds)
         counted = {number: demand for number, demand in enumerate(demands) if demand is not None}
@@ -84,28 +84,28 @@ class Lookahead:
                 )
         return intents
 
-    def read_intent(self, asked: LookaheadQuery, intent: Intent) -> PlacementOption | None:
-        """The option that the joint plan intends for the gang; None: it is not possible or not good enough."""
-        table, room = asked.table, asked.room
+    def read_intent(self, query: LookaheadQuery, intent: Intent) -> PlacementOption | None:
+        """The option that the joint plan intends for the gang; None if it is not possible or not good enough."""
+        table, room = query.table, query.room
         level = table.levels[table.leaf_level]
         numbers = {name: leaf for leaf, name in enumerate(level.names) if name}
         if any(name not in numbers for name, _ in intent.parts):
             return None
         parts = tuple((numbers[name], pods) for name, pods in intent.parts)
-        capacity = room.by_level(0, asked.levels[-1])[table.leaf_level]
-        fine = _list_usable_leaves(asked)
-        if sum(pods for _, pods in parts) != int(asked.loads.sum()):
+        capacity = room.by_level(0, query.levels[-1])[table.leaf_level]
+        usable = _list_usable_leaves(query)
+        if sum(pods for _, pods in parts) != int(query.loads.sum()):
             return None
-        if any(capacity[leaf] < pods or not fine[leaf] for leaf, pods in parts):
+        if any(capacity[leaf] < pods or not usable[leaf] for leaf, pods in parts):
             return None
         first, last = min(leaf for leaf, _ in parts), max(leaf for leaf, _ in parts)
-        for each in asked.levels:
+        for each in query.levels:
             if any(first in leaves and last in leaves for leaves in table.leaf_ranges(each)):
                 return PlacementOption(parts, each, intent.tight)
         return None
 
     def _count_room(self, table: LevelTable, request: Request) -> Ints:
-        """Pods that fit, per place."""
+        """Per place, the pods that fit."""
         return self._fitter.count_pods(request)[table.node].astype(np.int64)
 
     def _read_free_capacity(
@@ -118,11 +118,11 @@ class Lookahead:
             self._leaf_states(gpus_per_pod), free_capacity.read_leaf_states(leaves, free, rooms)
         )
 
-    def choose_option(self, asked: LookaheadQuery, following: Following) -> Choice | None:
-        """A better option to place the gang than the usual one; None: there is none."""
-        table, room = asked.table, asked.room
-        own = room.by_level(0, asked.levels[-1])[0]
-        kinds = {asked.request: 0}
+    def choose_option(self, query: LookaheadQuery, following: Following) -> Choice | None:
+        """A better option than the default choice; None: there is none."""
+        table, room = query.table, query.room
+        own = room.by_level(0, query.levels[-1])[0]
+        kinds = {query.request: 0}
         listed = self._list_demands(table, following, kinds)
         demands = [demand for demand in listed if demand is not None]
         if not demands:
@@ -130,15 +130,15 @@ class Lookahead:
         waiting = sum(demand is not None for demand in listed[: len(listed) - following.expected])
         rooms = [own, *(self._count_room(table, each) for each in list(kinds)[1:])]
         capacity = self._read_free_capacity(table, kinds, rooms)
-        pods = int(asked.loads.sum())
-        loads = table.levels[table.leaf_level].sum_by_domain(asked.loads)
-        usual = PlacementOption(
-            tuple((leaf, int(loads[leaf])) for leaf in np.flatnonzero(loads).tolist()), asked.levels[0]
+        pods = int(query.loads.sum())
+        loads = table.levels[table.leaf_level].sum_by_domain(query.loads)
+        default = PlacementOption(
+            tuple((leaf, int(loads[leaf])) for leaf in np.flatnonzero(loads).tolist()), query.levels[0]
         )
-        levels = [(level, list(_iter_holding_domains(table, room, level, pods))) for level in asked.levels]
-        allowed = AllowedDomains(levels, _list_usable_leaves(asked))
+        levels = [(level, list(_iter_holding_domains(table, room, level, pods))) for level in query.levels]
+        allowed = AllowedDomains(levels, _list_usable_leaves(query))
         return choice.choose_option(
-            capacity, GangDemand(0, pods, ()), usual, allowed, following=demands, waiting=waiting
+            capacity, GangDemand(0, pods, ()), default, allowed, following=demands, waiting=waiting
         )
 
     def _leaf_states(self, gpus_per_pod: tuple[int, ...]) -> LeafStates:
@@ -149,7 +149,7 @@ class Lookahead:
 
     @staticmethod
     def _list_demands(table: LevelTable, following: Following, kinds: dict[Request, int]) -> list[GangDemand | None]:
-        """Those that follow in their order, None for one that is not counted; adds their pods to `kinds`."""
+        """Demands of the following gangs in order, None for one that is not counted; adds their pods to `kinds`."""
         demands: list[GangDemand | None] = []
         for gang in following.kinds:
             role = _largest_role(gang)
@@ -163,7 +163,7 @@ class Lookahead:
 
 
 def is_eligible(gang: GangRequest) -> bool:
-    """Whether the gang itself is looked ahead for."""
+    """Whether the look-ahead applies to the gang."""
     limits = (gang.max_nodes_per_leaf, gang.max_gpus_per_leaf, gang.min_network_gb_per_s)
     return (
         len(gang.roles) == 1
@@ -175,7 +175,7 @@ def is_eligible(gang: GangRequest) -> bool:
 
 
 def split_option(table: LevelTable, room: GangCapacity, option: PlacementOption) -> Ints:
-    """Pods per place, leaf by leaf as the option says."""
+    """Pods per place for the option."""
     capacity, leaf_level = room.by_level(0, option.level), table.leaf_level
     loads = np.zeros(len(table.node), np.int64)
     for leaf, pods in option.parts:
@@ -187,17 +187,17 @@ def split_option(table: LevelTable, room: GangCapacity, option: PlacementOption)
     return loads
 
 
-def _list_usable_leaves(asked: LookaheadQuery) -> list[bool]:
-    """Leaf -> whether it is known, and as fast and as reliable as the worst of those in use."""
-    table = asked.table
+def _list_usable_leaves(query: LookaheadQuery) -> list[bool]:
+    """Leaf -> whether it is known, and as fast and as reliable as the worst leaf of the default choice."""
+    table = query.table
     leaves = table.levels[table.leaf_level]
-    used = leaves.sum_by_domain(asked.loads) > 0
-    reach = leaves.max_by_domain(table.reach_gb_per_s(asked.levels[0]))
-    fine = leaves.known & (reach >= reach[used].min())
-    if asked.history is not None:
-        doubt = leaves.max_by_domain(-np.nan_to_num(asked.history[table.node], nan=0.0))
-        fine &= doubt <= doubt[used].max()
-    found: list[bool] = fine.tolist()
+    used = leaves.sum_by_domain(query.loads) > 0
+    reach = leaves.max_by_domain(table.reach_gb_per_s(query.levels[0]))
+    usable = leaves.known & (reach >= reach[used].min())
+    if query.history is not None:
+        doubt = leaves.max_by_domain(-np.nan_to_num(query.history[table.node], nan=0.0))
+        usable &= doubt <= doubt[used].max()
+    found: list[bool] = usable.tolist()
     return found
 
 
@@ -206,7 +206,7 @@ def _largest_role(gang: GangRequest) -> Role:
 
 
 def _read_limits(table: LevelTable, gang: GangRequest) -> tuple[Scopes, bool]:
-    """Levels to look at when no leaf holds the gang, and whether there are none."""
+    """The levels to try if no leaf holds the gang, and whether one leaf must hold it."""
     leaf = table.leaf_level
     names = [level.name for level in table.levels]
     top = names.index(gang.required) if gang.required in names else table.top
@@ -216,6 +216,6 @@ def _read_limits(table: LevelTable, gang: GangRequest) -> tuple[Scopes, bool]:
 
 
 def _iter_holding_domains(table: LevelTable, room: GangCapacity, level: int, pods: int) -> Iterator[range]:
-    """The leaves of each domain of a level that holds so many pods."""
+    """The leaves of each domain of the level that holds so many pods."""
     holds = room.by_level(0, level)[level] >= pods
     return (leaves for leaves, each in zip(table.leaf_ranges(level), holds.tolist(), strict=True) if each)

@@ -1,8 +1,8 @@
-"""What is free, leaf by leaf, in so few numbers that many gangs can be placed on it in a millisecond.
+"""Holds the free capacity of every leaf in a compact form, so that many gangs can be placed within a millisecond.
 
-Nodes of a leaf with the same free cards and the same room for every kind of pod are alike. So the state of a leaf is
-a short tuple, equal leaves share one number, and what is left of a state after so many pods of a kind is worked out
-once (`LeafStates`). A capacity is one such number per leaf; placing pods on it changes numbers in a list.
+Nodes of a leaf with the same free GPUs and the same room for every kind of pod are grouped. So the state of a leaf is
+a short tuple, and equal leaves share one number. The state after placing so many pods of a kind is computed once
+(`LeafStates`). `FreeCapacity` has one such number per leaf; placing pods changes numbers in a list.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-#: free cards of a node, and its room for each kind of pod
+#: free GPUs of a node, and its room for each kind of pod
 NodeState = tuple[int, ...]
-#: nodes of a leaf that are alike, and how many there are
+#: the different node states of a leaf, and how many nodes have each
 LeafState = tuple[tuple[NodeState, int], ...]
 #: leaf -> pods
 Parts = tuple[tuple[int, int], ...]
-# A leaf has room for fewer pods than the step.
+# Weight of one displaced pod in `DisplacementTable`; no leaf has room for so many pods.
 STEP: Final = 1 << 20
 NEVER: Final = 1 << 60
 
 
 class LeafStates:
-    """States of leaves by number, and what each becomes when pods are placed there."""
+    """States of leaves by number, and the state of each after placing pods."""
 
     def __init__(self, gpus_per_pod: Sequence[int]) -> None:
-        """`gpus_per_pod`: of a pod of each kind."""
+        """`gpus_per_pod`: GPUs of a pod of each kind."""
         self.gpus_per_pod = tuple(gpus_per_pod)
         #: kind -> state -> pods that fit
         self.room: list[list[int]] = [[] for _ in gpus_per_pod]
         self._states: list[LeafState] = []
         self._numbers: dict[LeafState, int] = {}
-        #: (state, kind, pods, tight) -> state, as far as worked out
+        #: (state, kind, pods, tight) -> state; a cache
         self.known: dict[tuple[int, int, int, bool], int] = {}
         #: (state, pods of each kind, tight) -> state
         self._filled: dict[tuple[int, tuple[int, ...], bool], int | None] = {}
@@ -66,27 +66,27 @@ class LeafStates:
         return found
 
     def count_displaced(self, state: int, kind: int, pods: int, wide: int) -> int:
-        """Pods of the wide kind that fit no more once so many of this kind are in the smallest holes."""
+        """Pods of the larger kind `wide` that no longer fit after placing so many of this kind on small nodes first."""
         room = self.room[wide]
         return room[state] - room[self.place_pods(state, kind, pods, tight=True)]
 
     def count_on_small_nodes(self, state: int, kind: int, wide: int) -> int:
-        """Room on the nodes that hold no pod of the wide kind."""
+        """Room on the nodes that hold no pod of the larger kind `wide`."""
         return sum(alike[1 + kind] * count for alike, count in self._states[state] if not alike[1 + wide])
 
     def count_by_room(self, state: int, kind: int) -> list[tuple[int, int]]:
-        """Room of a node for pods of a kind, and how many nodes have it."""
+        """The different rooms of nodes for pods of a kind, and how many nodes have each."""
         return [(alike[1 + kind], count) for alike, count in self._states[state] if alike[1 + kind]]
 
     def merge_leaves(self, states: Iterable[int]) -> int:
-        """The state of one leaf with the nodes of all of these."""
+        """The state of one leaf that has the nodes of all these leaves."""
         merged: Counter[NodeState] = Counter()
         for state in states:
             merged.update(dict(self._states[state]))
         return self.number_state(tuple(sorted(merged.items())))
 
     def fill_leaf(self, state: int, counts: tuple[int, ...], *, tight: bool) -> int | None:
-        """The state with so many pods of each kind, the largest first; None: no room. `tight`: as of `after`."""
+        """The state after placing so many pods of each kind, the largest first; None: no room."""
         key = (state, counts, tight)
         if key not in self._filled:
             self._filled[key] = self._place_largest_first(state, counts, tight=tight)
@@ -110,7 +110,7 @@ class LeafStates:
         return found
 
     def place_pods(self, state: int, kind: int, pods: int, *, tight: bool) -> int:
-        """The state with so many pods placed: on the fewest nodes, or `tight`, in the smallest holes."""
+        """The state after placing pods on the fewest nodes; `tight`: on the nodes with the least room first."""
         key = (state, kind, pods, tight)
         found = self.known.get(key)
         if found is None:
@@ -124,7 +124,7 @@ class LeafStates:
             most = 1 if tight else min(pods, max(alike[own] for alike in left))
             node = min((alike for alike in left if alike[own] >= most), key=lambda alike: (alike[own], alike))
             taken = min(pods, node[own])
-            # Nodes that are alike and filled up are filled together.
+            # Equal nodes that are filled completely are filled in one step.
             nodes = min(left[node], pods // taken) if taken == node[own] else 1
             pods -= taken * nodes
             left[node] -= nodes
@@ -139,9 +139,9 @@ class LeafStates:
 
 
 class DisplacementTable(dict[int, int]):
-    """State -> what so many pods cost a wider kind, times `STEP`, plus the room there; `NEVER` where they do not fit.
+    """State -> pods of a larger kind that so many pods displace, times `STEP`, plus the room; `NEVER`: no room.
 
-    Worked out when first asked for, as the pods of `LeafStates.known` are.
+    Entries are computed on first use.
     """
 
     def __init__(self, leaf_states: LeafStates, kind: int, pods: int, wide: int) -> None:
@@ -159,7 +159,7 @@ class DisplacementTable(dict[int, int]):
 
 
 class SmallNodeTable(dict[int, int]):
-    """State -> room on the nodes that hold no pod of a wider kind."""
+    """State -> room on the nodes that hold no pod of a larger kind; computed on first use."""
 
     def __init__(self, leaf_states: LeafStates, kind: int, wide: int) -> None:
         self._leaf_states, self._kind, self._wide = leaf_states, kind, wide
@@ -170,7 +170,7 @@ class SmallNodeTable(dict[int, int]):
 
 
 class FreeCapacity:
-    """One state per leaf, and the room of every leaf for every kind of pod."""
+    """The state of every leaf, and its room for every kind of pod."""
 
     __slots__ = ("leaf_states", "room", "states")
 
@@ -188,17 +188,17 @@ class FreeCapacity:
         return FreeCapacity(self.leaf_states, self.states[:], [room[:] for room in self.room])
 
     def merge_leaves(self) -> int:
-        """The state of one leaf with the nodes of all leaves."""
+        """The state of one leaf that has the nodes of all leaves."""
         return self.leaf_states.merge_leaves(self.states)
 
     def copy_with_pods(self, kind: int, parts: Parts, *, tight: bool) -> FreeCapacity:
-        """Another capacity, with these pods placed."""
+        """A copy with these pods placed."""
         capacity = self.copy()
         capacity.place_pods(kind, parts, tight=tight)
         return capacity
 
     def restrict_to(self, wanted: Sequence[bool]) -> FreeCapacity:
-        """The capacity as if the other leaves were full."""
+        """The capacity as if all other leaves were full."""
         if all(wanted):
             return self
         full = self.leaf_states.number_state(())
@@ -211,7 +211,7 @@ class FreeCapacity:
         leaf_states, states = self.leaf_states, self.states
         known = leaf_states.known
         for leaf, pods in parts:
-            # Called a hundred thousand times a second: what is known is looked up without a call.
+            # Called 100,000 times a second: the cache is read without a function call.
             state = known.get((states[leaf], kind, pods, tight))
             if state is None:
                 state = leaf_states.place_pods(states[leaf], kind, pods, tight=tight)
@@ -225,7 +225,7 @@ def read_leaf_states(leaves: Level, free: Ints, rooms: Sequence[Ints]) -> list[L
     leaf = np.repeat(np.arange(len(leaves)), np.diff(leaves.starts))
     useful = np.logical_or.reduce([room > 0 for room in rooms])
     columns = [column[useful] for column in (leaf, free, *rooms)]
-    # One number for every combination: much faster to sort than columns.
+    # Each combination is encoded as one number, which sorts much faster than columns.
     sizes = [int(column.max(initial=0)) + 1 for column in columns]
     found, counts = np.unique(np.ravel_multi_index(columns, sizes), return_counts=True)
     states: list[list[tuple[NodeState, int]]] = [[] for _ in range(len(leaves))]
@@ -239,7 +239,7 @@ def read_leaf_states(leaves: Level, free: Ints, rooms: Sequence[Ints]) -> list[L
 
 
 def count_fewest_leaves(room: Sequence[int], leaves: Iterable[int], pods: int) -> int | None:
-    """The fewest of the leaves that hold the pods; None: all of them do not."""
+    """The fewest of the leaves that hold the pods; None: all of them together do not."""
     held = 0
     for number, each in enumerate(sorted((room[leaf] for leaf in leaves), reverse=True), 1):
         held += each
@@ -249,7 +249,10 @@ def count_fewest_leaves(room: Sequence[int], leaves: Iterable[int], pods: int) -
 
 
 def split_over_leaves(room: Sequence[int], leaves: Iterable[int], pods: int) -> Parts | None:
-    """The fewest of the leaves, the largest first, the last two with the least left over; None: no room."""
+    """Divide pods over the fewest leaves: the largest first, the last two with the least room left over.
+
+    None: no room.
+    """
     order = sorted([leaf for leaf in leaves if room[leaf]], key=room.__getitem__, reverse=True)
     parts: list[tuple[int, int]] = []
     first, last = 0, len(order) - 1
@@ -268,7 +271,7 @@ def split_over_leaves(room: Sequence[int], leaves: Iterable[int], pods: int) -> 
 
 
 def _closest_pair(room: Sequence[int], order: Sequence[int], first: int, pods: int) -> tuple[int, int]:
-    """Two leaves that hold the pods with the least left over, one of them as large as can be."""
+    """Two leaves that hold the pods with the least room left over, one of them as large as possible."""
     last = len(order) - 1
     best, found = -1, (order[first], order[first + 1])
     while first < last:
@@ -285,7 +288,10 @@ def _closest_pair(room: Sequence[int], order: Sequence[int], first: int, pods: i
 
 
 def find_leaf_sets(room: Sequence[int], leaves: Iterable[int], pods: int, number: int, most: int) -> list[list[int]]:
-    """Sets of so many leaves that hold the pods, no two of equal rooms; at most so many, the largest leaves first."""
+    """Sets of `number` leaves that hold the pods, the largest leaves first; at most `most` sets.
+
+    Of sets with equal rooms only the first is listed.
+    """
     order = sorted((leaf for leaf in leaves if room[leaf]), key=room.__getitem__, reverse=True)
     sums = [0]
     for leaf in order:
@@ -311,7 +317,7 @@ def find_leaf_sets(room: Sequence[int], leaves: Iterable[int], pods: int, number
 
 
 def split_over_set(room: Sequence[int], leaves: Sequence[int], pods: int) -> list[Parts]:
-    """The options to leave what these leaves have too much in one of them."""
+    """The ways to divide pods over all these leaves so that only one leaf has room left over."""
     over = sum(room[leaf] for leaf in leaves) - pods
     options: dict[int, Parts] = {}
     for kept in leaves:

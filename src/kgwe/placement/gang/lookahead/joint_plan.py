@@ -1,18 +1,18 @@
-"""Plans gangs that wait together: where each goes considers all the others.
+"""Plans all waiting gangs together, so that the place of each takes the others into account.
 
-Several plans are made, each from another start and improved by a bounded search (`arrangement`):
+Several plans are made. Each begins with a different arrangement and is improved by a bounded search (`arrangement`):
 
-    by turns    each gang in its turn by the quick rule, small pods in the smallest holes
-    largest     every gang that fits beside those before it, the largest pods first, small pods sparing whole nodes
-    best fit    the gangs that the published best-fit rule places, in the smallest holes; and on the fewest nodes where
-                that rule has more gangs than go by turns or fewer leaves per gang
+    by turns    each gang in its turn by the quick rule, on nodes with the least room first
+    largest     every gang that fits in addition to earlier ones, the largest pods first; small pods avoid whole nodes
+    best fit    the gangs that the published best-fit rule places, on nodes with the least room first; and on the
+                fewest nodes if that rule places more gangs than "by turns", or uses fewer leaves per gang
 
-Gangs are started in their turns all the same. So a plan is judged by what becomes of it then: a gang that the plan
-leaves out takes what it finds, and a gang whose place is taken goes elsewhere (`_simulate`). Of the plans that start no
-fewer gangs than best fit, the one with the fewest leaves wins; a gang more is worth `_LEAVES_PER_GANG`. Best fit itself
-is one of them.
+The order in which gangs start stays the same. So a plan is judged by a simulation of the turns (`_simulate_turns`): a
+gang without a planned place, or whose place is taken, is placed by the quick rule. Only plans that start no fewer gangs
+than best fit are considered, and the one with the fewest leaves wins. One more gang is worth `_LEAVES_PER_GANG`. Best
+fit itself is one of the plans.
 
-The result depends only on what is free and which gangs wait: no clock and no randomness. The number of steps is
+The result depends only on the free capacity and the waiting gangs, not on a clock or on chance. The number of steps is
 bounded; on a large cluster there are fewer.
 """
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
     Rule = Callable[[FreeCapacity, GangDemand], Parts | None]
 
-# Steps of the search for each plan, and the most leaves and gangs times steps.
+# Steps of the search for each plan, and steps times (leaves + gangs).
 _MAX_STEPS: Final = 400
 _MAX_VISITS: Final = 60_000
-# What the start of one more gang is worth: so many leaves of all gangs together.
+# The start of one more gang is worth so many leaves.
 _LEAVES_PER_GANG: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class JointPlan:
-    """Where the gangs go, and what becomes of them."""
+    """The places of all waiting gangs."""
 
     parts: tuple[Parts | None, ...]
-    """Gang by gang; None: it finds no room."""
+    """The place of each gang; None: it finds no room."""
     tight: bool
-    """Into the smallest holes of the leaves, instead of onto the fewest nodes."""
+    """Whether pods fill the nodes with the least room first, instead of using the fewest nodes."""
 
     @property
     def placed(self) -> int:
@@ -64,16 +64,16 @@ class JointPlan:
 
     @property
     def price(self) -> tuple[int, int]:
-        """The least is the best."""
+        """The sort key: the smallest is the best."""
         return self.leaves - _LEAVES_PER_GANG * self.placed, -self.placed
 
     def describe(self) -> str:
-        found = "all find room" if self.placed == len(self.parts) else f"{self.placed} find room"
-        return f"planned together with all {len(self.parts)} gangs that wait: {found}, {self.leaves} leaves in all"
+        found = "all fit" if self.placed == len(self.parts) else f"{self.placed} fit"
+        return f"planned together with all {len(self.parts)} waiting gangs: {found}, {self.leaves} leaves in total"
 
 
 def plan_together(capacity: FreeCapacity, gangs: Sequence[GangDemand], levels: Scopes) -> JointPlan:
-    """The best plan for gangs in the order of their turns; `levels`: as of `BestFit`."""
+    """The best plan for gangs in the order of their turns; `levels`: as in `BestFit`."""
     nothing: list[Parts | None] = [None] * len(gangs)
     best_fit = JointPlan(
         _simulate_turns(capacity, gangs, nothing, tight=False, rule=BestFit(levels).place_gang), tight=False
@@ -100,15 +100,15 @@ def _simulate_turns(
     tight: bool,
     rule: Rule = quick_fit.place_gang,
 ) -> tuple[Parts | None, ...]:
-    """What each gang gets in its turn: its intended place while that is free, else one by the rule."""
+    """The place of each gang in its turn: the intended one if it is free, else one by the rule."""
     trial = capacity.copy()
     found: list[Parts | None] = []
     for gang, parts in zip(gangs, intended, strict=True):
         room = trial.room[gang.kind]
-        # A gang that one leaf holds is not spread over several.
+        # A gang that fits one leaf is not split over several.
         is_needless = parts is not None and len(parts) > 1 and max(room) >= gang.pods
         if parts is None or is_needless or any(room[leaf] < pods for leaf, pods in parts):
-            parts = rule(trial, gang)  # noqa: PLW2901 -- what it gets instead
+            parts = rule(trial, gang)  # noqa: PLW2901 -- replaces the intended place
         if parts is not None:
             trial.place_pods(gang.kind, parts, tight=tight)
         found.append(parts)
@@ -134,7 +134,7 @@ def _improve_plan(
 
 
 def _sort_by_leaves(gangs: Sequence[GangDemand], parts: Sequence[Parts | None]) -> list[Parts | None]:
-    """The same places, but of gangs that are alike the first gets the one with the fewest leaves."""
+    """The same places, sorted among equal gangs: the first gets the place with the fewest leaves."""
     found = list(parts)
     for gang in dict.fromkeys(gangs):
         alike = [number for number, each in enumerate(gangs) if each is gang and parts[number] is not None]
@@ -145,7 +145,7 @@ def _sort_by_leaves(gangs: Sequence[GangDemand], parts: Sequence[Parts | None]) 
 
 
 def _place_largest_first(capacity: FreeCapacity, gangs: Sequence[GangDemand]) -> Sequence[Parts | None]:
-    """Places for the gangs that fit, those of the largest pods first."""
+    """Places of the gangs that fit, placed in the order of their pods, the largest first."""
     arrangement = Arrangement(capacity, gangs, tight=True, spares=True)
     gpus = capacity.leaf_states.gpus_per_pod
     for number in sorted(_list_fitting_gangs(capacity, gangs), key=lambda n: (-gpus[gangs[n].kind], -gangs[n].pods, n)):
@@ -154,7 +154,7 @@ def _place_largest_first(capacity: FreeCapacity, gangs: Sequence[GangDemand]) ->
 
 
 def _list_fitting_gangs(capacity: FreeCapacity, gangs: Sequence[GangDemand]) -> list[int]:
-    """The gangs that fit the nodes beside those accepted before, leaves aside."""
+    """Numbers of the gangs that fit in addition to those accepted before, regardless of leaves."""
     merged = capacity.merge_leaves()
     counts = [0] * len(capacity.leaf_states.gpus_per_pod)
     accepted = []

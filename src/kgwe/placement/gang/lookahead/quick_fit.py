@@ -1,13 +1,15 @@
-"""A quick forecast of what the following gangs will get, placing them one after the other.
+"""Forecasts where the following gangs will be placed, by a quick rule.
 
-The rule: the tightest leaf that holds the gang, else the fewest leaves of a domain with the least left over; within a
-leaf the smallest holes. The forecast is made twice, plainly and with a `LargePodReserve`: gangs of small pods then use
-only nodes that hold no large pod, as long as gangs of large pods could use the others. They may take more leaves.
+The rule takes the tightest leaf that holds the gang. If there is none, it takes the fewest leaves of a domain, with the
+least room left over. Inside a leaf, nodes with the least room are filled first.
+
+The forecast is made twice, without and with a `LargePodReserve`. With it, gangs of small pods use only nodes that hold
+no large pod, as long as gangs of large pods can use the others. They may take more leaves.
 
     whole nodes  200    gangs of 12 x 8 GPUs: 16 of them, 192 nodes; 8 nodes are spare
     half nodes   150    gangs of 6 x 4: on half nodes, and on the 8 that are spare
 
-The count is in leaves. A gang that finds no room is priced in leaves too: an additional gang is worth several.
+The result is a number of leaves. A gang that finds no room counts as several leaves.
 """
 
 from __future__ import annotations
@@ -22,40 +24,40 @@ if TYPE_CHECKING:
 
     from kgwe.placement.gang.lookahead.free_capacity import FreeCapacity, Parts
 
-# What a gang counts that waits and finds no room, in leaves: so many for each it would need at least now, and no fewer
-# than this. The last gangs that fit often span twice as many as they should, which is worth it.
+# The price of a waiting gang that finds no room, in leaves: so many for each leaf it needs at least, and no less than
+# the minimum. The last gangs that fit often span twice as many leaves as they should, which is acceptable.
 _MIN_PRICE: Final = 12
 _PRICE_PER_LEAF: Final = 6
-# The same for a gang that does not wait yet: it may never come.
+# The price of an expected gang, which may never be created.
 _EXPECTED_PRICE: Final = 4
 _EXPECTED_PRICE_PER_LEAF: Final = 2
 
-#: leaves of each domain of one level, of levels from the lowest to try
+#: per level, from the lowest to try, the leaves of each domain
 Scopes = tuple[tuple[range, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GangDemand:
-    """A gang as it is counted here; gangs that are alike share one."""
+    """What a gang needs; equal gangs share one object."""
 
     kind: int
     pods: int
     scopes: Scopes
-    """Where to look when no leaf holds it: the first level that has a domain with room."""
+    """The levels to try, in order, if no leaf holds the gang."""
     one_leaf: bool = False
-    """It does not start unless one leaf holds it."""
+    """Whether one leaf must hold it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastResult:
-    """What the gangs that follow get, as placed by the quick rule."""
+    """The result of placing the following gangs by the quick rule."""
 
     leaves: int
-    """Of the gang itself and of those that find room."""
+    """Leaves of the gang itself and of the following gangs that find room."""
     refused: int
-    """Gangs that wait and find none."""
+    """Waiting gangs that find no room."""
     price: int
-    """Of all that find none, in leaves."""
+    """The price of all gangs that find no room, in leaves."""
 
     @property
     def total(self) -> int:
@@ -64,27 +66,27 @@ class ForecastResult:
 
 @dataclass(frozen=True, slots=True)
 class LargePodReserve:
-    """Room that is kept for the gangs of the largest pods."""
+    """Room that is reserved for the gangs with the largest pods."""
 
     kind: int
-    """Of the largest pods."""
+    """The kind of the largest pods."""
     spare: int
-    """How many of them fit beyond those that wait: this much, smaller pods may use up."""
+    """How many of them fit in addition to those that follow; smaller pods may use this room."""
 
     def is_for_larger_pods(self, capacity: FreeCapacity, kind: int) -> bool:
         return capacity.leaf_states.gpus_per_pod[self.kind] > capacity.leaf_states.gpus_per_pod[kind]
 
-    def update(self, before: FreeCapacity, after: FreeCapacity, kind: int) -> LargePodReserve:
-        """What may still be used up once a gang of this kind is placed; for one of the largest pods, room is kept."""
+    def after_placing(self, before: FreeCapacity, after: FreeCapacity, kind: int) -> LargePodReserve:
+        """The reserve after a gang of this kind is placed; a gang of the largest pods does not change it."""
         if not self.is_for_larger_pods(before, kind):
             return self
         used = sum(before.room[self.kind]) - sum(after.room[self.kind])
         return replace(self, spare=self.spare - used)
 
     def place_gang(self, capacity: FreeCapacity, demand: GangDemand, spare: int) -> tuple[Parts, int] | None:
-        """Where a gang of smaller pods goes, and how much it uses up.
+        """The place of a gang of smaller pods, and how many large pods no longer fit after that.
 
-        One leaf where that uses up no more than is spare; else several; else nodes that hold no large pod.
+        It is one leaf if that displaces no more than `spare`. Else it is several, else nodes that hold no large pod.
         """
         costs = capacity.leaf_states.displacement_table(demand.kind, demand.pods, self.kind)
         ranks = [costs[state] for state in capacity.states]
@@ -103,7 +105,7 @@ class LargePodReserve:
         return (parts, 0) if parts else one or several
 
     def _count_displaced(self, capacity: FreeCapacity, demand: GangDemand, parts: Parts) -> int:
-        """Large pods that fit no more when these pods are placed in the smallest holes."""
+        """Large pods that no longer fit after these pods are placed on the nodes with the least room first."""
         return sum(
             capacity.leaf_states.count_displaced(capacity.states[leaf], demand.kind, pods, self.kind)
             for leaf, pods in parts
@@ -111,17 +113,17 @@ class LargePodReserve:
 
 
 class Forecast:
-    """The gangs that follow, and what it costs when one of them finds no room."""
+    """The following gangs, with the price of each if it finds no room."""
 
     def __init__(self, capacity: FreeCapacity, following: Sequence[GangDemand], waiting: int) -> None:
-        """The first `waiting` wait already, the others usually come."""
+        """The first `waiting` gangs wait already, the others are expected."""
         self.following = following
         self._least = count_least_leaves(capacity, following)
         self._waiting = waiting
         self._prices = [_price_refusal(least, waits=number < waiting) for number, least in enumerate(self._least)]
 
     def find_reserve(self, capacity: FreeCapacity, demand: GangDemand) -> LargePodReserve | None:
-        """What to keep for the largest pods of the gang and of those that follow; None: all pods are alike."""
+        """The room to reserve for the largest pods of all gangs; None: all pods are equally large."""
         gpus, gangs = capacity.leaf_states.gpus_per_pod, (demand, *self.following)
         total = [sum(room) for room in capacity.room]
         kinds = {each.kind for each in gangs if total[each.kind] >= each.pods}
@@ -137,24 +139,24 @@ class Forecast:
         return LargePodReserve(wide, spare)
 
     def predict_leaves(
-        self, capacity: FreeCapacity, leaves: int, *, keep: LargePodReserve | None = None, limit: int | None = None
+        self, capacity: FreeCapacity, leaves: int, *, reserve: LargePodReserve | None = None, limit: int | None = None
     ) -> ForecastResult:
-        """What those that follow get; beyond `limit` it is not worked out.
+        """Place the following gangs on the capacity, which this changes; stop when the total exceeds `limit`.
 
-        `leaves`: of the gang itself. Leaves the capacity full.
+        `leaves`: those of the gang itself; `reserve`: the room to reserve.
         """
-        count = price = 0
+        waiting_refused = price = 0
         rest = sum(self._least)
         refused: set[GangDemand] = set()
         gpus = capacity.leaf_states.gpus_per_pod
-        wide, spare = (gpus[keep.kind], keep.spare) if keep else (0, 0)
+        wide, spare = (gpus[reserve.kind], reserve.spare) if reserve else (0, 0)
         for number, demand in enumerate(self.following):
             rest -= self._least[number]
             parts = None
             if demand in refused:
                 pass
-            elif keep and gpus[demand.kind] < wide:
-                found = keep.place_gang(capacity, demand, spare)
+            elif reserve and gpus[demand.kind] < wide:
+                found = reserve.place_gang(capacity, demand, spare)
                 if found:
                     parts = found[0]
                     spare -= found[1]
@@ -162,23 +164,23 @@ class Forecast:
                 parts = place_gang(capacity, demand)
             if parts is None:
                 refused.add(demand)
-                count += number < self._waiting
+                waiting_refused += number < self._waiting
                 price += self._prices[number]
             else:
                 leaves += len(parts)
                 capacity.place_pods(demand.kind, parts, tight=True)
             if limit is not None and leaves + price + rest > limit:
-                return ForecastResult(leaves + rest, count, price)
-        return ForecastResult(leaves, count, price)
+                return ForecastResult(leaves + rest, waiting_refused, price)
+        return ForecastResult(leaves, waiting_refused, price)
 
 
 def _price_refusal(least: int, *, waits: bool) -> int:
-    """What a gang counts that finds no room, and needs at least so many leaves."""
+    """The price of a gang that finds no room and needs at least so many leaves."""
     return max(_MIN_PRICE, _PRICE_PER_LEAF * least) if waits else _EXPECTED_PRICE + _EXPECTED_PRICE_PER_LEAF * least
 
 
 def count_least_leaves(capacity: FreeCapacity, following: Sequence[GangDemand]) -> list[int]:
-    """No less than what each of those that follow needs: room only shrinks."""
+    """The least number of leaves that each gang needs; it only grows, because room only shrinks."""
     known: dict[GangDemand, int] = {}
     for demand in following:
         if demand not in known:
@@ -188,7 +190,7 @@ def count_least_leaves(capacity: FreeCapacity, following: Sequence[GangDemand]) 
 
 
 def place_gang(capacity: FreeCapacity, demand: GangDemand) -> Parts | None:
-    """The tightest leaf, else the fewest leaves of a domain with the least left over."""
+    """The tightest leaf; or the fewest leaves of a domain, with the least room left over. None: no room."""
     room = capacity.room[demand.kind]
     if max(room) >= demand.pods:
         tightest = min([each for each in room if each >= demand.pods])
@@ -197,7 +199,7 @@ def place_gang(capacity: FreeCapacity, demand: GangDemand) -> Parts | None:
 
 
 def _split_over_fewest(room: Sequence[int], demand: GangDemand) -> Parts | None:
-    """The fewest leaves of the first level that has a domain with room."""
+    """The fewest leaves of a domain of the first level that has one with room."""
     for domains in demand.scopes:
         found = [parts for leaves in domains if (parts := free_capacity.split_over_leaves(room, leaves, demand.pods))]
         if found:

@@ -66,7 +66,7 @@ def test_small_holes_are_filled_for_the_sake_of_a_gang_that_needs_whole_nodes():
     plan = cluster.planner.plan(small, following=Following.from_gangs([whole]))
     assert isinstance(plan, GangPlan)
     assert plan.nodes == ("a4", "a5", "a6")
-    assert plan.choice_note == "placed with a view to the gang that follows: 1 more will find room"
+    assert plan.choice_note == "place chosen for the gang that follows: 1 more will fit"
     assert plan.choice_note in plan.describe()
 
 
@@ -157,14 +157,14 @@ def test_a_gang_that_spans_leaves_takes_one_more_where_another_starts_for_it():
     assert Pass(racks(drawn, gb_per_s=0.0), [half, whole]).leaves == {0: 3, 1: 2}
     plan = racks(drawn, gb_per_s=0.0).planner.plan(half, following=Following.from_gangs([whole]))
     assert isinstance(plan, GangPlan)
-    assert plan.choice_note == "placed with a view to the gang that follows: 1 more will find room"
+    assert plan.choice_note == "place chosen for the gang that follows: 1 more will fit"
 
 
 def test_gangs_that_usually_come_weigh_less_than_those_that_wait():
     def price(waiting: int) -> int:
-        board = FreeCapacity.from_leaves(LeafStates((8,)), [(((8, 1), 3),)])
+        capacity = FreeCapacity.from_leaves(LeafStates((8,)), [(((8, 1), 3),)])
         follow = [GangDemand(0, 4, ((range(1),),))]
-        return Forecast(board, follow, waiting).predict_leaves(board, 1).price
+        return Forecast(capacity, follow, waiting).predict_leaves(capacity, 1).price
 
     assert price(1) > price(0) > 1
 
@@ -177,24 +177,24 @@ def test_a_long_queue_is_looked_at_again_as_gangs_have_had_their_turns():
     assert [done.seen[f"{number:03d}"].expected for number in (0, 30, 50, 67, 99)] == [0, 0, 0, 0, 32]
 
 
-# --- the board ------------------------------------------------------------------------------------------
+# --- the capacity ------------------------------------------------------------------------------------------
 
 
 def test_pods_are_placed_on_the_fewest_nodes_or_in_the_smallest_holes():
-    stock = LeafStates((8, 4))
-    leaf = stock.number_state((((4, 0, 1), 2), ((8, 1, 2), 2)))
-    assert (stock.room[0][leaf], stock.room[1][leaf]) == (2, 6)
-    few = stock.place_pods(leaf, 1, 2, tight=False)
-    tight = stock.place_pods(leaf, 1, 2, tight=True)
-    assert (stock.room[0][few], stock.room[0][tight]) == (1, 2)
-    assert stock.room[1][few] == stock.room[1][tight] == 4
+    leaf_states = LeafStates((8, 4))
+    leaf = leaf_states.number_state((((4, 0, 1), 2), ((8, 1, 2), 2)))
+    assert (leaf_states.room[0][leaf], leaf_states.room[1][leaf]) == (2, 6)
+    few = leaf_states.place_pods(leaf, 1, 2, tight=False)
+    tight = leaf_states.place_pods(leaf, 1, 2, tight=True)
+    assert (leaf_states.room[0][few], leaf_states.room[0][tight]) == (1, 2)
+    assert leaf_states.room[1][few] == leaf_states.room[1][tight] == 4
 
 
 def test_a_board_that_is_placed_on_leaves_the_other_as_it_was():
-    stock = LeafStates((8,))
-    board = FreeCapacity.from_leaves(stock, [(((8, 1), 3),), (((8, 1), 2),)])
-    after = board.copy_with_pods(0, ((0, 2),), tight=True)
-    assert (board.room, after.room) == ([[3, 2]], [[1, 2]])
+    leaf_states = LeafStates((8,))
+    capacity = FreeCapacity.from_leaves(leaf_states, [(((8, 1), 3),), (((8, 1), 2),)])
+    after = capacity.copy_with_pods(0, ((0, 2),), tight=True)
+    assert (capacity.room, after.room) == ([[3, 2]], [[1, 2]])
 
 
 def test_quick_splits_leave_the_least():

@@ -19,17 +19,23 @@ from kgwe.placement.gang.lookahead.quick_fit import GangDemand
 from kgwe.placement.gang.request import Following, Intent
 from kgwe.placement.planning.gang_planner import GangPlan, GangRequest
 
-CARDS = (8, 4, 2)
+GPUS_PER_POD = (8, 4, 2)
 PER_LEAF, PER_SPINE = 4, 8
 
 
-def board_of(leaves: list[list[int]]) -> FreeCapacity:
-    """A board of leaves with so many free GPUs on each node."""
+def capacity_of(leaves: list[list[int]]) -> FreeCapacity:
+    """The free capacity of leaves with so many free GPUs on each node."""
     states = [
-        tuple(sorted(Counter((free, *(free // each for each in CARDS)) for free in leaf if free >= CARDS[-1]).items()))
+        tuple(
+            sorted(
+                Counter(
+                    (free, *(free // each for each in GPUS_PER_POD)) for free in leaf if free >= GPUS_PER_POD[-1]
+                ).items()
+            )
+        )
         for leaf in leaves
     ]
-    return FreeCapacity.from_leaves(LeafStates(CARDS), states)
+    return FreeCapacity.from_leaves(LeafStates(GPUS_PER_POD), states)
 
 
 def spines_of(leaves: int) -> tuple[tuple[range, ...], ...]:
@@ -40,13 +46,14 @@ def spines_of(leaves: int) -> tuple[tuple[range, ...], ...]:
 def demands(sizes: list[tuple[int, int]], leaves: int) -> list[GangDemand]:
     """Gangs of (pods, GPUs of each); those that are alike share one demand."""
     known = {
-        (pods, gpus): GangDemand(CARDS.index(gpus), pods, ((range(leaves),),)) for pods, gpus in dict.fromkeys(sizes)
+        (pods, gpus): GangDemand(GPUS_PER_POD.index(gpus), pods, ((range(leaves),),))
+        for pods, gpus in dict.fromkeys(sizes)
     }
     return [known[size] for size in sizes]
 
 
 boards = st.lists(st.lists(st.integers(0, 8), min_size=PER_LEAF, max_size=PER_LEAF), min_size=2, max_size=7)
-gang_sizes = st.lists(st.tuples(st.integers(1, 7), st.sampled_from(CARDS)), min_size=1, max_size=9)
+gang_sizes = st.lists(st.tuples(st.integers(1, 7), st.sampled_from(GPUS_PER_POD)), min_size=1, max_size=9)
 
 
 def place_by_best_fit(leaves: list[list[int]], sizes: list[tuple[int, int]]) -> list[set[int] | None]:
@@ -56,10 +63,10 @@ def place_by_best_fit(leaves: list[list[int]], sizes: list[tuple[int, int]]) -> 
     return [None if nodes is None else {node // PER_LEAF for node in nodes} for nodes in found]
 
 
-@given(leaves=boards, size=st.tuples(st.integers(1, 7), st.sampled_from(CARDS)))
+@given(leaves=boards, size=st.tuples(st.integers(1, 7), st.sampled_from(GPUS_PER_POD)))
 def test_best_fit_on_a_board_is_best_fit_on_nodes(leaves, size):
     (gang,) = demands([size], len(leaves))
-    parts = BestFit(spines_of(len(leaves))).place_gang(board_of(leaves), gang)
+    parts = BestFit(spines_of(len(leaves))).place_gang(capacity_of(leaves), gang)
     (expected,) = place_by_best_fit(leaves, [size])
     assert (None if parts is None else {leaf for leaf, _ in parts}) == expected
     assert parts is None or sum(pods for _, pods in parts) == gang.pods
@@ -67,13 +74,13 @@ def test_best_fit_on_a_board_is_best_fit_on_nodes(leaves, size):
 
 @given(leaves=boards, sizes=gang_sizes)
 def test_a_joint_plan_is_possible_and_no_worse_than_best_fit(leaves, sizes):
-    board, gangs, spines = board_of(leaves), demands(sizes, len(leaves)), spines_of(len(leaves))
-    before = board.states[:]
-    plan = joint_plan.plan_together(board, gangs, spines)
-    assert board.states == before
-    assert plan == joint_plan.plan_together(board_of(leaves), gangs, spines), "the same every time"
+    capacity, gangs, spines = capacity_of(leaves), demands(sizes, len(leaves)), spines_of(len(leaves))
+    before = capacity.states[:]
+    plan = joint_plan.plan_together(capacity, gangs, spines)
+    assert capacity.states == before
+    assert plan == joint_plan.plan_together(capacity_of(leaves), gangs, spines), "the same every time"
 
-    trial, reference = board.copy(), board.copy()
+    trial, reference = capacity.copy(), capacity.copy()
     placed = by_best_fit = 0
     for gang, parts in zip(gangs, plan.parts, strict=True):
         if parts is not None:
@@ -93,7 +100,7 @@ def test_a_joint_plan_is_possible_and_no_worse_than_best_fit(leaves, sizes):
 @given(leaves=boards, sizes=gang_sizes, tight=st.booleans(), spares=st.booleans())
 def test_improving_an_arrangement_loses_no_gang_and_adds_no_leaf(leaves, sizes, tight, spares):
     gangs = demands(sizes, len(leaves))
-    arrangement = Arrangement(board_of(leaves), gangs, tight=tight, spares=spares)
+    arrangement = Arrangement(capacity_of(leaves), gangs, tight=tight, spares=spares)
     for number in range(len(gangs)):
         arrangement.place_gang(number)
     before = list(arrangement.parts)
@@ -105,20 +112,20 @@ def test_improving_an_arrangement_loses_no_gang_and_adds_no_leaf(leaves, sizes, 
 def test_gangs_are_divided_so_that_none_needs_a_third_leaf():
     # In turn 14 takes 8 + 6, and what is left, 7 + 7 + 6, is three leaves for 15. Together it is 7 + 7 and 8 + 7.
     leaves = [[8] * 8, [8] * 7, [8] * 7, [8] * 7]
-    plan = joint_plan.plan_together(board_of(leaves), demands([(14, 8), (15, 8)], 4), ())
+    plan = joint_plan.plan_together(capacity_of(leaves), demands([(14, 8), (15, 8)], 4), ())
     assert [len(parts or ()) for parts in plan.parts] == [2, 2]
-    assert plan.describe() == "planned together with all 2 gangs that wait: all find room, 4 leaves in all"
+    assert plan.describe() == "planned together with all 2 waiting gangs: all fit, 4 leaves in total"
 
 
 def test_the_first_of_gangs_that_are_alike_gets_the_fewest_leaves():
     leaves = [[8] * 4, [8] * 3, [8] * 1, [8] * 4]
-    plan = joint_plan.plan_together(board_of(leaves), demands([(4, 8)] * 3, 4), ())
+    plan = joint_plan.plan_together(capacity_of(leaves), demands([(4, 8)] * 3, 4), ())
     assert [len(parts or ()) for parts in plan.parts] == [1, 1, 2]
 
 
 def test_half_nodes_are_used_so_that_a_gang_of_whole_nodes_still_fits():
     leaves = [[8, 8, 8, 8], [4, 4, 4, 4, 8, 8], [4, 4, 0, 0]]
-    plan = joint_plan.plan_together(board_of(leaves), demands([(4, 4), (6, 8)], 3), ())
+    plan = joint_plan.plan_together(capacity_of(leaves), demands([(4, 4), (6, 8)], 3), ())
     assert plan.placed == 2
     assert plan.tight
 
