@@ -8,9 +8,10 @@ import httpx2
 import pytest
 
 from kgwe import errors
-from kgwe.apps.whatif import words
+from kgwe.apps.whatif import explain, words
 from kgwe.apps.whatif.scenario import Scenario
 from kgwe.cli import whatif
+from kgwe.cli.subject_name import parse_name
 from kgwe.cluster import offline as views
 from kgwe.kube.api import core, resources
 from kgwe.kube.api.meta import Condition, ObjectMeta
@@ -128,6 +129,58 @@ def test_what_cannot_be_added_is_said_so(scenario: Scenario) -> None:
     for text in ("dgx-h100", "dgx-h100=x", "dgx-h100=0"):
         with pytest.raises(errors.Permanent, match="MODEL=COUNT"):
             whatif._add_nodes(scenario, text, 0)
+
+
+def test_a_workload_that_waiting_does_not_help_has_no_queue_position(scenario: Scenario) -> None:
+    work = document("kgwe.nvidia.io/v1", "GPUWorkload", "w", spec={"gpuRequirements": {"count": 24}, "gpusPerPod": 8})
+    scenario.set_level("required=row")
+    scenario.submit([work], "default")
+    text = words.what_if(scenario.answer())
+    assert "Levels of this cluster: node, nvlink, leaf, spine, core, zone, cluster." in text
+    assert "Will not start by waiting" in text
+    assert "Queue" not in text
+
+
+def test_a_running_pod_is_explained_even_if_it_would_be_refused(scenario: Scenario) -> None:
+    pod = bind_pod(scenario, "twoshares", {"nvidia.com/gpu.shared": "2"})
+    told = explain.explain(scenario.view, pod)
+    assert told.summary == "on n0, placed by default-scheduler"
+    assert told.placed is not None
+    assert told.problems[0] == (
+        "Pod default/twoshares requests 2 nvidia.com/gpu.shared. Several shares do not give more of a GPU and may be of"
+        " the same GPU. Request 1."
+    )
+
+
+def test_a_running_pod_is_planned_again(scenario: Scenario) -> None:
+    bind_pod(scenario, "whole", {"nvidia.com/gpu": "8"})
+    scenario.remove_node("n0")
+    scenario.again(whatif._find_owner(scenario.view, parse_name("default/whole"), "elsewhere"))
+    assert starts(scenario) == [True]
+
+
+def test_a_running_gang_is_planned_again(scenario: Scenario) -> None:
+    marks = {"kgwe.nvidia.io/gang": "team", "kgwe.nvidia.io/gang-size": "2"}
+    for number in range(2):
+        bind_pod(scenario, f"p{number}", {"nvidia.com/gpu": "4"}, marks)
+    scenario.again(whatif._find_owner(scenario.view, parse_name("pod/default/p0"), "elsewhere"))
+    (result,) = scenario.answer().results
+    assert result.name == "gang default/team"
+    assert result.would_go is not None
+    assert len(result.would_go.seats) == 2
+
+
+def bind_pod(
+    scenario: Scenario, name: str, limits: dict[str, str], annotations: dict[str, str] | None = None
+) -> core.Pod:
+    needs = core.ResourceRequirements(limits=limits, requests=limits)
+    pod = core.Pod(
+        ObjectMeta(name=name, namespace="default", uid=f"uid-{name}", annotations=annotations or {}),
+        core.PodSpec("n0", "default-scheduler", containers=(core.Container("m", resources=needs),)),
+        core.PodStatus("Running"),
+    )
+    scenario.view.state.on_pod(Change(pod.metadata.key, None, pod))
+    return pod
 
 
 async def test_a_view_never_writes() -> None:

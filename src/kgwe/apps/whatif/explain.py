@@ -307,11 +307,16 @@ def _of_workload(view: View, pod: core.Pod, workload: Workload, base: Explanatio
 
 def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
     holding = view.fleet.holding(pod.metadata.uid)
-    asks = words.asked(view.ask_of_pod(pod))
     known = effective_seats.effective_cards(view.state, pod)
     seats = (Seat(pod.spec.nodeName, tuple(list_gpus(known)), pod=pod.metadata.name, phase=pod.status.phase),)
     unknown = () if known else ("GPU numbers unknown: the device plugin chose them",)
     problems = (*base.problems, *_seat_problems(view, seats))
+    asks: tuple[str, ...] = ()
+    try:
+        asks = words.asked(view.ask_of_pod(pod))
+    except errors.Permanent as exc:
+        # It runs, although KGWE would not place it.
+        problems += (str(exc),)
     short = holding is not None and not view.fleet.is_fully_booked(pod.metadata.uid)
     if short:
         problems += (f"node {pod.spec.nodeName} does not exist, or has fewer GPUs than its pods hold",)

@@ -11,10 +11,12 @@ from kgwe import errors
 from kgwe.apps.whatif import explain, manifests
 from kgwe.apps.whatif.explanation import Explanation, Gpus, WhatIf
 from kgwe.cluster.workload.owner import owner_of_holder
+from kgwe.cluster.workload.unpinned import strip_placement
 from kgwe.kube.api import timestamp
 from kgwe.kube.client.informer import Change
 from kgwe.model.units import amounts
 from kgwe.model.units.phrasing import end_sentence, list_names
+from kgwe.placement.planning.ask import Ask
 from kgwe.placement.planning.explain import explain as planned
 from kgwe.placement.planning.plan import Plan
 from kgwe.placement.refusal import Refusal
@@ -22,11 +24,11 @@ from kgwe.placement.refusal import Refusal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from kgwe.apps.whatif.explanation import Waiting
     from kgwe.apps.whatif.manifests import Document
     from kgwe.cluster.offline import View
     from kgwe.kube.api import core
     from kgwe.kube.api.kgwe.gpunode import GPUNode
-    from kgwe.placement.planning.ask import Ask
 
 LEVELS: Final = ("required", "preferred")
 
@@ -99,15 +101,28 @@ class Scenario:
         return owner in uids or any(pod.metadata.uid in uids for pod in self.view.state.owners.pods(owner))
 
     def again(self, owner: str) -> None:
-        """Plan a workload that exists as if it held nothing."""
+        """Plan an existing workload, gang or pod as if it held no GPUs."""
         view = self.view
         workload = view.state.find_workload(owner)
+        if owner not in view.asks and owner not in view.problems:
+            view.asks[owner] = view.ask_of(workload) if workload is not None else self._ask_again(owner)
         for pod in view.state.owners.pods(owner):
             view.state.ledger.remove_pod(pod.metadata.uid)
         view.state.ledger.release_seats(owner)
-        if workload is not None and owner not in view.asks:
-            view.asks[owner] = view.ask_of(workload)
         self.owners.append(owner)
+
+    def _ask_again(self, owner: str) -> Ask:
+        """What a running gang or pod requests, as if it had no place; Permanent if it cannot be planned."""
+        view = self.view
+        pod = view.state.pods.get(owner)
+        if pod is not None:
+            return view.ask_of_pod(strip_placement(pod))
+        title = view.state.owners.title(owner)
+        running = view.census.find(owner)
+        if running is None or running.gang is None:
+            raise errors.Permanent(f"{title} cannot be planned again: its pods do not form a complete gang")
+        gang = running.gang
+        return view.limit_ask(Ask(owner, gang.roles[0].request, pods=gang.replicas, gang=gang, name=title))
 
     # --- the answer -------------------------------------------------------------------------------------
 
@@ -134,11 +149,9 @@ class Scenario:
         base = msgspec.structs.replace(base, asked=explain.asked(view, ask), turn=turn)
         found = view.check_allowed(ask) or planned(view.fleet, ask, evictable=view.evictable())
         if isinstance(found, Refusal):
-            return msgspec.structs.replace(base, summary=f"would wait. {found.message}", waiting=explain.refused(found))
+            return _would_wait(base, found.message, explain.refused(found))
         if not isinstance(found, Plan):
-            return msgspec.structs.replace(
-                base, summary=f"would wait. {end_sentence(found.binding)}", waiting=explain.why(found)
-            )
+            return _would_wait(base, end_sentence(found.binding), explain.why(found))
         view.state.ledger.commit_plan(
             owner, _wanted(found), found.grants, [seat.node for seat in found.seats], extend=True
         )
@@ -152,6 +165,12 @@ class Scenario:
             return ask
         gang = None if ask.gang is None else replace(ask.gang, **self.levels)  # type: ignore[arg-type] # two of its texts
         return replace(ask, nearness=replace(ask.nearness, **self.levels), gang=gang, first=None)  # type: ignore[arg-type]
+
+
+def _would_wait(base: Explanation, problem: str, waiting: Waiting) -> Explanation:
+    """A workload that waiting does not help has no turn."""
+    turn = None if waiting.hopeless else base.turn
+    return msgspec.structs.replace(base, summary=f"would wait. {problem}", waiting=waiting, turn=turn)
 
 
 def _wanted(plan: Plan) -> list[Mapping[str, int]]:

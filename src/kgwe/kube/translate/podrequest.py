@@ -59,6 +59,8 @@ _ANNOTATIONS: Final = frozenset(
 )
 # Different requests that are kept: pods of one template ask for the same.
 _KEPT: Final = 1024
+# Problems that start with this word have the pod as their subject.
+_REQUESTS: Final = "requests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,15 @@ def read_request(pod: core.Pod, *, pieces: int = 0) -> PodRequest:
     `pieces`: the number of shares per GPU. It gives the size of a share if the pod does not.
     """
     spec = pod.spec
-    return _read(
-        tuple(podspec.sum_requests(spec).items()),
-        tuple((name, text) for name, text in pod.metadata.annotations.items() if name in _ANNOTATIONS),
-        _Where(tuple(spec.nodeSelector.items()), spec.affinity, spec.tolerations),
-        pieces,
-    )
+    wanted = tuple(podspec.sum_requests(spec).items())
+    said = tuple((name, text) for name, text in pod.metadata.annotations.items() if name in _ANNOTATIONS)
+    where = _Where(tuple(spec.nodeSelector.items()), spec.affinity, spec.tolerations)
+    try:
+        return _read(wanted, said, where, pieces)
+    except errors.Permanent as exc:
+        text = str(exc)
+        joint = " " if text.startswith(_REQUESTS) else ": "
+        raise errors.Permanent(f"Pod {pod.metadata.key}{joint}{text}") from exc
 
 
 class _Where(NamedTuple):
@@ -143,7 +148,7 @@ def _gpus(wanted: Mapping[str, int], said: Mapping[str, str], pieces: int) -> Gp
     kinds = {name: count for name, count in wanted.items() if resources.is_gpu(name) and count}
     if len(kinds) > 1:
         listed = ", ".join(sorted(kinds))
-        raise errors.Permanent(f"asks for several kinds of GPU at once ({listed}): use one kind per pod")
+        raise errors.Permanent(f"{_REQUESTS} several kinds of GPU at once ({listed}): use one kind per pod")
     for name, count in kinds.items():
         if name == resources.SHARED:
             return Gpus(milli=_share(count, said.get(SHARE, ""), pieces))
@@ -156,7 +161,8 @@ def _gpus(wanted: Mapping[str, int], said: Mapping[str, str], pieces: int) -> Gp
 def _share(count: int, said: str, pieces: int) -> int:
     if count > 1:
         raise errors.Permanent(
-            f"asks for {count} {resources.SHARED}: several shares are not more of a card, and may be of one; ask for 1"
+            f"{_REQUESTS} {count} {resources.SHARED}. Several shares do not give more of a GPU and may be of the same"
+            " GPU. Request 1."
         )
     if said:
         try:
@@ -165,7 +171,7 @@ def _share(count: int, said: str, pieces: int) -> int:
             raise errors.Permanent(f"annotation {SHARE}: {said!r} is not {shares.MEANING}") from None
     if not pieces:
         raise errors.Permanent(
-            f"asks for {resources.SHARED}, which no node offers; or say how large: annotation {SHARE}"
+            f"{_REQUESTS} {resources.SHARED}, which no node offers. Set the size of the share: annotation {SHARE}."
         )
     return share_milli(pieces)
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kgwe import errors
 from kgwe.model.network.domains import NO_DOMAIN
 from kgwe.placement.gang.request import CLUSTER, NODE, NVLINK
 
@@ -91,7 +92,13 @@ class LevelTable:
         for number, level in enumerate(self.levels):
             if level.name == name:
                 return number
-        return self.tree.level(name)
+        try:
+            return self.tree.level(name)
+        except errors.UnknownTopologyLevel as exc:
+            allowed = ", ".join((NODE, NVLINK, *(level.name for level in self.tree.levels), CLUSTER))
+            raise errors.UnknownTopologyLevel(
+                f"No topology level is named {name!r}. Levels of this cluster: {allowed}."
+            ) from exc
 
     def leaf_ranges(self, level: int) -> tuple[range, ...]:
         """The leaves (domains of `leaf_level`) of each domain of a level; the level is `leaf_level` or higher."""

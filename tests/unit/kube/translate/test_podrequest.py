@@ -47,7 +47,9 @@ def test_what_is_no_share_is_told_with_what_would_be(said):
 
 
 def test_several_shares_are_refused():
-    with pytest.raises(errors.Permanent, match="ask for 1"):
+    with pytest.raises(
+        errors.Permanent, match=r"^Pod .+ requests 2 nvidia\.com/gpu\.shared\. Several shares .* Request 1\.$"
+    ):
         gpus(shared("0.5", count=2))
 
 

@@ -437,6 +437,6 @@ def test_a_gang_that_makes_no_sense_is_refused_in_words(build, words):
 
 def test_a_level_that_does_not_exist_is_named():
     with pytest.raises(
-        errors.Permanent, match=r"No topology level is named 'row'\. Levels of this cluster: leaf, spine"
+        errors.Permanent, match=r"No topology level is named 'row'\. Levels of this cluster: node, nvlink, leaf, spine"
     ):
         racks(DRAWN).place(GangRequest.uniform(cards(8), 2, required="row"))
