@@ -108,8 +108,8 @@ CAUSES = (
         "cordoned-node",
         gpus() | pod(nodeSelector={"pool": "old"}),
         "NoMatchingNode",
-        "not ready or cordoned (old-1)",
-        "uncordon or repair a node",
+        "1 cordoned. The only matching node is cordoned (old-1)",
+        "kubectl uncordon old-1",
     ),
     Cause(
         "leaf-too-small",

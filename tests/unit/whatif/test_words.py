@@ -80,7 +80,7 @@ def test_an_explanation_leads_with_the_problem_then_the_nearest_node_then_what_w
             "InsufficientGPU",
             message,
             best=Best("node", "n1", 2, 8, 6),
-            nodes=(NodeCount("GPUsTaken", 5, ("n1", "n2")),),
+            nodes=(NodeCount("GPUsTaken", 5, ("n1", "n2"), text="insufficient GPUs"),),
             changes=(Change("FewerGPUs", "ask for 2 GPUs instead of 8 (n1 has 2 free)"),),
             holders=(Holder("workload default/boss", 6.0, "2026-11-17T13:43:00Z"), Holder("pod default/p", 0.5)),
         ),

@@ -450,7 +450,7 @@ def why(found: Why) -> Waiting:
         best=None if best is None else Best(best.level, best.domain, best.room, best.needed, best.short),
         levels=tuple(look.describe() for look in found.looks),
         nodes=tuple(
-            NodeCount(each.verdict.reason, each.count, each.examples, role)
+            NodeCount(each.verdict.reason, each.count, each.examples, role, each.text)
             for role, listed in found.nodes.items()
             for each in listed
         ),

@@ -39,6 +39,8 @@ class NodeCount(_Said, frozen=True):
     count: int
     examples: tuple[str, ...] = ()
     role: str = ""
+    text: str = ""
+    """The cause, in the words of the condition."""
 
 
 class Best(_Said, frozen=True):

@@ -8,7 +8,7 @@ from kgwe.model.units.phrasing import counted, end_sentence, format_bytes, forma
 from kgwe.placement.fleet.node import Preference, SpotPolicy
 from kgwe.placement.gang.request import Hardware
 from kgwe.placement.planning.reasons import describe_request
-from kgwe.placement.pod.wording import describe_gpus, describe_reason
+from kgwe.placement.pod.wording import describe_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -244,7 +244,7 @@ def _holder(holder: Holder) -> str:
 def _count(each: NodeCount) -> str:
     role = f"{each.role}: " if each.role else ""
     more = f" +{each.count - len(each.examples)}" if each.count > len(each.examples) else ""
-    return f"{role}{each.count} {describe_reason(each.verdict)} ({', '.join(each.examples)}{more})"
+    return f"{role}{each.count} {each.text} ({', '.join(each.examples)}{more})"
 
 
 def _gang(gang: Gang) -> Iterator[str]:

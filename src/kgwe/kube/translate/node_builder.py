@@ -96,6 +96,7 @@ class NodeBuilder:
         )
         if claimable is not None and (is_claims_only or not found.has_gpu_node):
             healthy &= sum(1 << card for card, device in devices.items() if _is_listed(device, claimable))
+        is_up = podspec.is_ready(node) and node.metadata.deletionTimestamp is None
         return Node(
             name=node.metadata.name,
             shape=shape,
@@ -104,7 +105,8 @@ class NodeBuilder:
             pods=offered.get(amounts.PODS, 0),
             labels=labels,
             taints=taints,
-            ready=podspec.is_ready(node) and not node.spec.unschedulable and node.metadata.deletionTimestamp is None,
+            ready=is_up and not node.spec.unschedulable,
+            cordoned=is_up and node.spec.unschedulable,
             healthy=_offered_cards(healthy, cut, offered.get(amounts.GPU, 0)),
             cut=cut,
             reliability=_read_reliability(gpu_node),

@@ -89,6 +89,8 @@ class Node:
     history: float = 1.0
     #: equal shares that each of its GPUs is offered as; 0: whole GPUs only; None: whole, or any share
     shares_per_gpu: int | None = None
+    #: not `ready` only because it is cordoned
+    cordoned: bool = False
 
     @property
     def usable(self) -> int:

@@ -18,6 +18,7 @@ from kgwe.placement.gang.request import NODE, NVLINK
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.changes import describe_domain
 from kgwe.placement.planning.diagnosis import Diagnosis
+from kgwe.placement.planning.exclusions import list_causes
 from kgwe.placement.planning.plan import Plan
 from kgwe.placement.planning.unmet import find_unmet
 from kgwe.placement.pod import wording
@@ -46,6 +47,8 @@ class Nodes:
     """Nodes that refuse a pod for the same reason."""
 
     verdict: FitStatus
+    text: str
+    """The cause, in the words of the condition: `cordoned`, `with fewer than 16 whole GPUs`."""
     count: int
     examples: tuple[str, ...]
 
@@ -156,13 +159,14 @@ def _list_domain(tree: Tree, level: str, domain: str) -> tuple[str, ...]:
 
 
 def count_nodes(fitter: Fitter, request: Request, examples: int = EXAMPLES) -> tuple[Nodes, ...]:
-    """Nodes by their status for a pod, the most frequent first."""
+    """Nodes by the cause that keeps a pod off them, the most frequent first."""
     codes = fitter.check_nodes(request)
     names = fitter.snapshot.nodes
     found = []
-    for code in np.unique(codes).tolist():
-        numbers = np.flatnonzero(codes == code).tolist()
-        found.append(Nodes(FitStatus(code), len(numbers), tuple(names[n].name for n in numbers[:examples])))
+    for status in map(FitStatus, np.unique(codes).tolist()):
+        for cause in list_causes(fitter.snapshot, request, status, np.flatnonzero(codes == status).tolist()):
+            listed = tuple(names[number].name for number in cause.nodes[:examples])
+            found.append(Nodes(status, cause.text, len(cause.nodes), listed))
     return tuple(sorted(found, key=lambda each: -each.count))
 
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kgwe.model.units.phrasing import counted, join_words
-from kgwe.placement.planning.unmet import describe_exclusions, find_unmet
+from kgwe.placement.planning.exclusions import list_exclusions, list_unready
+from kgwe.placement.planning.unmet import find_unmet
 from kgwe.placement.pod import wording
 from kgwe.placement.pod.fit_status import SHORT_OF_GPUS, FitStatus
 from kgwe.placement.pod.shortage import Shortage
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from kgwe.placement.pod.fit import Fitter
 
 _SHORT_OF_GPUS: Final = frozenset(status.reason for status in SHORT_OF_GPUS)
+_NOT_READY: Final = FitStatus.NOT_READY.reason
 _EXCLUDED: Final = FitStatus.NOT_ALLOWED.reason
 
 
@@ -52,11 +54,12 @@ def _describe_pod_refusal(fitter: Fitter, ask: Ask, found: Refusal) -> str:
 
 
 def describe_node_counts(snapshot: Snapshot, request: Request, counts: Mapping[str, int]) -> str:
-    """Nodes by reason, with the causes of exclusions named."""
+    """Nodes by cause: `12 insufficient GPUs, 2 not ready, 1 cordoned`."""
+    causes = {_NOT_READY: lambda: list_unready(snapshot), _EXCLUDED: lambda: list_exclusions(snapshot, request)}
     parts = []
     for reason, count in counts.items():
-        if reason == _EXCLUDED:
-            parts += describe_exclusions(snapshot, request)
+        if reason in causes:
+            parts += [f"{len(cause.nodes)} {cause.text}" for cause in causes[reason]()]
         else:
             parts.append(wording.describe_counts({reason: count}, request.gpus))
     return ", ".join(parts)

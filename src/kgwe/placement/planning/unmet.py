@@ -24,6 +24,7 @@ from kgwe.model.units.phrasing import (
 )
 from kgwe.placement.fleet.constraints import Constraints
 from kgwe.placement.fleet.node import Preference, SpotPolicy, share_milli
+from kgwe.placement.planning.exclusions import list_untolerated, name_taints
 from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.wording import describe_share
 
@@ -65,37 +66,29 @@ def find_unmet(fitter: Fitter, request: Request) -> Unmet | None:
     return Unmet(status, problem, fix)
 
 
-def describe_exclusions(snapshot: Snapshot, request: Request) -> list[str]:
-    """Causes of `NOT_ALLOWED` with their nodes, as in `3 with untolerated taint dedicated`; the first counts."""
-    bound, labels = request.constraints, snapshot.labels
-    left = snapshot.ready.copy()
-    found = []
-    causes = {
-        "not spot": snapshot.spot | (request.spot is not SpotPolicy.REQUIRE),
-        "without the labels of nodeSelector": labels.match_selectors(Constraints(selector=bound.selector)),
-        "outside the required node affinity": labels.match_selectors(Constraints(affinity=bound.affinity)),
-        "excluded after rejecting its pods": labels.match_selectors(Constraints(avoid=bound.avoid)),
-    }
-    for cause, allowed in causes.items():
-        count = int((left & ~allowed).sum())
-        found += [f"{count} {cause}"] if count else []
-        left &= allowed
-    tainted = left & ~labels.match_taints(bound.tolerations)
-    if tainted.any():
-        keys = _untolerated([snapshot.nodes[number] for number in np.flatnonzero(tainted).tolist()], request)
-        found.append(f"{int(tainted.sum())} with untolerated {_name_taints(keys)}")
-    return found
-
-
 # --- one requirement each ---------------------------------------------------------------------------------
 
 _Answer = tuple[str, str]
 
 
 def _no_node_ready(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001 - one signature
-    which = "The only GPU node is" if len(nodes) == 1 else f"All {len(nodes)} GPU nodes are"
-    named = list_names([node.name for node in nodes], _LISTED)
-    return f"{which} not ready or cordoned ({named})", "Check `kubectl get nodes`; uncordon or repair a node"
+    return _describe_unready("GPU node", nodes)
+
+
+def _describe_unready(noun: str, nodes: Sequence[Node]) -> _Answer:
+    """All nodes that matter are cordoned or not ready: which, and the command for each."""
+    which = f"The only {noun} is" if len(nodes) == 1 else f"All {len(nodes)} {noun}s are"
+    cordoned = [node.name for node in nodes if node.cordoned]
+    broken = [node.name for node in nodes if not node.cordoned]
+    causes = [
+        f"{cause} ({list_names(names, _LISTED)})"
+        for cause, names in (("cordoned", cordoned), ("not ready", broken))
+        if names
+    ]
+    fixes = [f"run `kubectl uncordon {cordoned[0]}`"] if cordoned else []
+    fixes += [f"find out why with `kubectl describe node {broken[0]}`"] if broken else []
+    fix = join_words(fixes, "or")
+    return f"{which} {join_words(causes, 'or')}", fix[:1].upper() + fix[1:]
 
 
 def _not_allowed(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:
@@ -123,15 +116,12 @@ def _none_left(snapshot: Snapshot, request: Request) -> _Answer:
         matching &= snapshot.spot
     ready = [snapshot.nodes[number] for number in np.flatnonzero(matching & snapshot.ready).tolist()]
     if not ready:
-        names = [snapshot.nodes[number].name for number in np.flatnonzero(matching).tolist()]
-        which = "The only matching node is" if len(names) == 1 else f"All {len(names)} matching nodes are"
-        fix = "Check `kubectl get nodes`; uncordon or repair a node"
-        return f"{which} not ready or cordoned ({list_names(names, _LISTED)})", fix
-    taints = _untolerated([node for node in ready if node.name not in bound.avoid], request)
+        return _describe_unready("matching node", [snapshot.nodes[n] for n in np.flatnonzero(matching).tolist()])
+    taints = list_untolerated([node for node in ready if node.name not in bound.avoid], request)
     if taints:
         which = "The only matching node has" if len(ready) == 1 else "Every matching node has"
         named = list_names([node.name for node in ready], _LISTED)
-        return f"{which} an untolerated {_name_taints(taints)} ({named})", "Add a toleration to the pod template"
+        return f"{which} an untolerated {name_taints(taints)} ({named})", "Add a toleration to the pod template"
     named = list_names(sorted(bound.avoid), _LISTED)
     return f"Every matching node is excluded because it rejected its pods ({named})", "Repair these nodes"
 
@@ -252,19 +242,3 @@ _EXPLAIN: Final[Mapping[FitStatus, Callable[[Fitter, Request, Sequence[Node]], _
     FitStatus.MEMORY: _memory,
     FitStatus.PODS: _pods,
 }
-
-
-def _untolerated(nodes: Sequence[Node], request: Request) -> list[str]:
-    """Taints that keep the pod off these nodes, as `key=value:effect`."""
-    tolerations = request.constraints.tolerations
-    found = {
-        taint
-        for node in nodes
-        for taint in node.taints
-        if taint.effect != "PreferNoSchedule" and not any(each.tolerates(taint) for each in tolerations)
-    }
-    return sorted(f"{taint.key}{'=' * bool(taint.value)}{taint.value}:{taint.effect}" for taint in found)
-
-
-def _name_taints(taints: Sequence[str]) -> str:
-    return f"taint{'s' * (len(taints) > 1)} {list_names(taints, 2)}"

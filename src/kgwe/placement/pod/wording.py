@@ -35,11 +35,6 @@ _PHRASES: Final = {
     FitStatus.PODS: "too many pods",
 }
 
-_ANY_REQUEST: Final = {
-    FitStatus.TOO_FEW_GPUS: "without enough GPUs, shares or slices of that kind",
-    FitStatus.NO_SLICE: "insufficient MIG slices",
-}
-
 
 def describe_refusal(nodes: int, wanted: str, counts: str, best: str = "") -> str:
     """The sentence that every refusal begins with."""
@@ -73,11 +68,6 @@ def describe_status(status: FitStatus, gpus: Gpus) -> str:
     if gpus.slices:
         return f"without {gpus.profile} slices" if gpus.slices == 1 else f"without {describe_gpus(gpus)}"
     return f"with fewer than {gpus.count} whole GPUs" if gpus.count > 1 else "without a whole GPU"
-
-
-def describe_reason(reason: str) -> str:
-    """A reason as it stands for any request: `insufficient GPUs`."""
-    return _PHRASES.get(_STATUSES[reason]) or _ANY_REQUEST[_STATUSES[reason]]
 
 
 def describe_counts(counts: Mapping[str, int], gpus: Gpus) -> str:

@@ -10,7 +10,8 @@ from kgwe.placement.fleet.constraints import Constraints, Operator, Requirement
 from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape, SpotPolicy
 from kgwe.placement.fleet.snapshot import Snapshot
 from kgwe.placement.fleet.taints import Taint, Toleration
-from kgwe.placement.planning.unmet import describe_exclusions, find_unmet
+from kgwe.placement.planning.exclusions import list_exclusions, list_unready
+from kgwe.placement.planning.unmet import find_unmet
 from kgwe.placement.pod.fit import Fitter
 
 H100 = Shape(reference.nvswitch(8), "NVIDIA-H100-80GB-HBM3", 81_559, "Hopper")
@@ -27,7 +28,7 @@ NODES = (
     node("h2", labels={"zone": "b"}),
     node("l1", L40S),
     node("infra", taints=(INFRA,), labels={"pool": "infra"}),
-    node("old", ready=False, labels={"pool": "old"}),
+    node("old", ready=False, cordoned=True, labels={"pool": "old"}),
 )
 
 
@@ -102,10 +103,7 @@ def on(**selector):
         (one(constraints=Constraints(selector=(("pool", "infra"),), tolerations=(Toleration(operator="Exists"),))), ""),
         (
             one(constraints=on(pool="old")),
-            (
-                "The only matching node is not ready or cordoned (old). Check `kubectl get nodes`; uncordon or repair a"
-                " node."
-            ),
+            ("The only matching node is cordoned (old). Run `kubectl uncordon old`."),
         ),
         (
             one(constraints=Constraints(affinity=((Requirement("zone", Operator.IN, ("c",)),),))),
@@ -147,6 +145,10 @@ def test_slices_name_the_profiles_there_are():
 
 def test_exclusions_are_counted_by_cause():
     snapshot = Snapshot.from_nodes(NODES)
+
+    def describe_exclusions(snapshot, request):
+        return [f"{len(cause.nodes)} {cause.text}" for cause in list_exclusions(snapshot, request)]
+
     assert describe_exclusions(snapshot, one()) == ["1 with untolerated taint dedicated=infra:NoSchedule"]
     assert describe_exclusions(snapshot, one(constraints=on(zone="a"))) == ["3 without the labels of nodeSelector"]
     assert describe_exclusions(snapshot, one(constraints=Constraints(avoid=frozenset({"h1"})))) == [
@@ -157,6 +159,13 @@ def test_exclusions_are_counted_by_cause():
 
 def test_no_ready_node_is_said_with_names():
     gone = node("n1", ready=False)
-    assert text(one(), gone) == (
-        "The only GPU node is not ready or cordoned (n1). Check `kubectl get nodes`; uncordon or repair a node."
+    assert text(one(), gone) == ("The only GPU node is not ready (n1). Find out why with `kubectl describe node n1`.")
+
+
+def test_cordoned_and_broken_nodes_are_told_apart():
+    nodes = (node("n1", ready=False), node("n2", ready=False, cordoned=True), node("n3", ready=False, cordoned=True))
+    assert text(one(), *nodes) == (
+        "All 3 GPU nodes are cordoned (n2, n3) or not ready (n1)."
+        " Run `kubectl uncordon n2` or find out why with `kubectl describe node n1`."
     )
+    assert list_unready(Snapshot.from_nodes(nodes)) == [("not ready", [0]), ("cordoned", [1, 2])]
