@@ -239,7 +239,7 @@ async def test_every_cause_is_named_with_what_to_do(live: Live) -> None:
     texts: dict[str, tuple[str, str]] = {}
     for workload in made.values():
         await bed.until(functools.partial(is_refused, bed, workload))
-    for name, word in (("quota-of-namespace", "kubectl describe"), ("claim-missing", "dataset")):
+    for name, word in (("quota-of-namespace", "exceeded quota"), ("claim-missing", "Create it")):
         await bed.until(functools.partial(mentions, bed, extra[name], word))
     seen = await offline.read(bed.client)
     for name, workload in (made | extra).items():
@@ -263,6 +263,14 @@ def check(texts: dict[str, tuple[str, str]]) -> None:
             assert not UNCLEAR.search(text), (name, UNCLEAR.search(text), text)
             assert len(text) < 4096
         assert "would start now" not in both[0]
+    for name, problem in (
+        ("quota-of-namespace", "Job created 0 of 1 pod: exceeded quota: "),
+        ("claim-missing", "PersistentVolumeClaim dataset does not exist in namespace default. Create it, or "),
+        ("incomplete-gang", "2 of 4 pods exist (kgwe.nvidia.io/gang-size: 4). Create the 2 missing pods, or lower "),
+    ):
+        headline = texts[name][1].splitlines()[0]
+        assert problem in texts[name][0], texts[name]
+        assert problem in headline, texts[name]
 
 
 def report(texts: dict[str, tuple[str, str]]) -> None:

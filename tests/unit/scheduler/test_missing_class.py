@@ -105,8 +105,7 @@ async def test_a_job_that_can_create_no_pods_for_want_of_the_class_says_so_besid
     state.on_job(added(job(seats=ONE)))
     await bed.look()
     assert bed.client.status["phase"] == "Scheduled"
-    assert bed.client.status["message"].startswith("placed on n1")
-    assert bed.client.status["message"].endswith(WORDS)
+    assert bed.client.status["message"] == f"{WORDS} Reserved: n1"
     run = state.runs[UID]
     assert run.meta.name == NAME
     assert run_state.find_unplaced(state, state.find_workload(UID), run, {}) == run_state.Unplaced(

@@ -209,14 +209,23 @@ def _running(view: View, workload: Workload, run: Run, base: Explanation) -> Exp
             f' {resume} --type merge -p \'{{"spec":{{"suspend":false}}}}\''
         )
     unplaced = run_state.find_unplaced(view.state, workload, run, pods)
-    if unplaced is not None:
-        problems.append(f"{unplaced.reason}: {unplaced.message}")
     running = sum(pod.status.phase == "Running" for pod in pods.values())
     state = "Running" if run_state.is_running(workload, run, pods) else "Placed"
     where = _where(seats)
     summary = f"{running} of {counted(run.pods, 'pod')} running on {where}" if running else f"placed on {where}"
-    summary += "; no problems found" if not problems else ""
+    if unplaced is not None:
+        summary = f"not started. {_describe_unplaced(workload, unplaced, where)}"
+    elif not problems:
+        summary += "; no problems found"
     return _with(base, state=state, summary=summary, placed=found, problems=tuple(problems))
+
+
+def _describe_unplaced(workload: Workload, unplaced: run_state.Unplaced, where: str) -> str:
+    """What keeps its pods from their places; the scheduler may have read more about it than is known here."""
+    said = workload.status.message
+    if unplaced.reason == run_state.PODS_NOT_CREATED and said.startswith(unplaced.message.partition(";")[0]):
+        return _sentence(said)
+    return f"{_sentence(unplaced.message)} Reserved: {where}."
 
 
 def _seats(view: View, run: Run, pods: Iterable[core.Pod]) -> Iterator[Seat]:
@@ -362,6 +371,7 @@ def gang_of(view: View, owner: str) -> Gang | None:
     if group is None:
         return None
     members = list(group.members.values())
+    incomplete = dialects.describe_incomplete(group.key.title, members)
     waits = [pod.metadata.name for pod in group.unseated]
     return Gang(
         name=group.key.title,
@@ -369,7 +379,7 @@ def gang_of(view: View, owner: str) -> Gang | None:
         members=len(members),
         seated=len(members) - len(waits),
         missing=dialects.count_missing(members) if members else 0,
-        problem=group.problem,
+        problem=incomplete or group.problem,
         waits_for=tuple(waits[:_UNSEATED]),
     )
 
@@ -379,7 +389,8 @@ def gang_of(view: View, owner: str) -> Gang | None:
 
 def _waiting(view: View, owner: str, base: Explanation) -> Explanation:
     if owner in view.problems:
-        return _with(base, summary=f"waiting. {_sentence(view.problems[owner])}")
+        problem = base.gang.problem if base.gang is not None else ""
+        return _with(base, summary=f"waiting. {_sentence(problem or view.problems[owner])}")
     ask = view.asks.get(owner)
     if ask is None:
         return _with(base, summary="waiting. It has no pods to place yet.")
@@ -402,8 +413,7 @@ def _sentence(text: str) -> str:
 def _fits(view: View, plan: Plan, base: Explanation) -> Explanation:
     """There is room for it now, and it still waits."""
     if (failed := _failed_attempt(base.said)) is not None:
-        summary = f"waiting. The last attempt to start it failed ({failed.reason}): {end_sentence(failed.message)}"
-        return _with(base, summary=summary)
+        return _with(base, summary=f"waiting. {_sentence(failed.message)}")
     where = list_names(plan.nodes, _NAMED_HERE)
     ahead = base.turn.place - 1 if base.turn is not None else 0
     if any(word.reason == Reason.HELD_FOR_OTHERS for word in base.said):

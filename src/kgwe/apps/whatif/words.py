@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.units.phrasing import counted, end_sentence, format_bytes, format_cores, format_number, join_words
+from kgwe.model.units.phrasing import (
+    counted,
+    end_sentence,
+    format_bytes,
+    format_cores,
+    format_duration,
+    format_number,
+    join_words,
+)
 from kgwe.placement.fleet.node import Preference, SpotPolicy
 from kgwe.placement.gang.request import Hardware
 from kgwe.placement.planning.reasons import describe_request
@@ -63,7 +71,7 @@ def asked(ask: Ask, whole: Ask | None = None) -> tuple[str, ...]:
         lines.append(f"strategy {ask.strategy}")
     lines.append(f"priority {ask.priority}" + (", preemptible" if ask.preemptible else ""))
     if ask.expected_s:
-        lines.append(f"expected to run {ask.expected_s:.0f} s")
+        lines.append(f"expected to run {format_duration(ask.expected_s)}")
     return tuple(lines)
 
 
@@ -147,7 +155,7 @@ def _lines(told: Explanation) -> Iterator[str]:
     if told.waiting is not None:
         yield from _waiting(told.waiting)
     if told.gang is not None:
-        yield from _block("Gang", _gang(told.gang))
+        yield from _block("Gang", _gang(told.gang, told.summary))
     if told.placed is not None:
         yield from _placed(told.placed, "Placed on")
     if told.would_go is not None:
@@ -247,10 +255,10 @@ def _count(each: NodeCount) -> str:
     return f"{role}{each.count} {each.text} ({', '.join(each.examples)}{more})"
 
 
-def _gang(gang: Gang) -> Iterator[str]:
+def _gang(gang: Gang, summary: str) -> Iterator[str]:
     missing = f", {gang.missing} missing" if gang.missing else ""
     yield f"{gang.name} ({gang.dialect}): {counted(gang.members, 'pod')} created, {gang.seated} placed{missing}"
-    if gang.problem:
+    if gang.problem and end_sentence(gang.problem).lower() not in summary.lower():
         yield gang.problem
     if gang.waits_for:
         yield f"not placed: {', '.join(gang.waits_for)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,10 @@ SCALED_DOWN: Final = "ScaledDown"
 NO_ROOM_TO_SCALE: Final = "NoRoomToScale"
 NOT_SCHEDULED: Final = "NotScheduled"
 PODS_NOT_CREATED: Final = "PodsNotCreated"
+
+# Of kube-scheduler's messages: a cause that no other node cures, and an ending that it repeats.
+_CLAIM_MISSING: Final = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
+_REPEATED: Final = re.compile(r"(not found)\. not found\.?$")
 
 
 @dataclass(frozen=True)
@@ -86,9 +91,7 @@ def find_unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mappi
         if (said := scheduler_refusal(pod)) is not None:
             number = run.seat_of(pod)
             node = run.seats[number].node if 0 <= number < len(run.seats) else ""
-            return Unplaced(
-                NODE_REFUSED, f"kube-scheduler rejected node {node}: {said.message}", frozenset({node} if node else ())
-            )
+            return describe_refusal(said.message, node, run.meta.namespace)
     if waiting:
         gated = any(placement_annotations.is_gated(pod) for pod in waiting)
         text = (
@@ -102,10 +105,24 @@ def find_unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mappi
     if missing := scheduler_policy.missing_class(workload, state.priority_classes):
         return Unplaced(PODS_NOT_CREATED, missing, is_certain=True)
     kind, name = run.resource.kind, run.meta.name
-    advice = (
-        f"see `kubectl describe {run.resource.full_name} {name} -n {run.meta.namespace}` (quota or admission policy?)"
-    )
+    advice = f"`kubectl describe {run.resource.full_name} {name} -n {run.meta.namespace}` shows what prevents it"
     return Unplaced(PODS_NOT_CREATED, f"{kind} created {run.made} of {counted(run.pods, 'pod')}; {advice}")
+
+
+def describe_creation_error(run: Run, error: str) -> Unplaced:
+    """The API server refuses the pods of the run."""
+    created = f"{run.resource.kind} created {run.made} of {counted(run.pods, 'pod')}"
+    return Unplaced(PODS_NOT_CREATED, f"{created}: {error}", is_certain=True)
+
+
+def describe_refusal(message: str, node: str, namespace: str) -> Unplaced:
+    """What kube-scheduler's message about a pod that it cannot place on its planned node means."""
+    if claim := _CLAIM_MISSING.search(message):
+        problem = f"PersistentVolumeClaim {claim[1]} does not exist in namespace {namespace}"
+        return Unplaced(NOT_SCHEDULED, f"{problem}. Create it, or change the volumes of the pod", is_certain=True)
+    text = _REPEATED.sub(r"\1", message.partition(" preemption: ")[0]).rstrip(".")
+    rejected = f"kube-scheduler rejected node {node}: {text}" if node else text
+    return Unplaced(NODE_REFUSED, rejected, frozenset({node} if node else ()))
 
 
 def describe_scale(run: Run, lacking: int) -> tuple[str, str] | None:

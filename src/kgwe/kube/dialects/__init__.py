@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from kgwe.kube.dialects.gang import Gang, gang_request
 from kgwe.kube.dialects.groups import Groups
+from kgwe.kube.dialects.incomplete import describe_incomplete
 from kgwe.kube.dialects.kinds import KINDS, find_readable, find_served
 from kgwe.kube.dialects.levels import Levels
 from kgwe.kube.dialects.member_presence import count_members, count_missing, is_present
@@ -35,6 +36,7 @@ __all__ = [
     "TopologyRequest",
     "count_members",
     "count_missing",
+    "describe_incomplete",
     "find_membership",
     "find_readable",
     "find_served",

@@ -40,6 +40,19 @@ def format_cores(cpu_milli: int) -> str:
     return counted(cpu_milli / 1000, "core")
 
 
+def format_duration(seconds: float) -> str:
+    """The two largest units, as kubectl writes it: `24h`, `1h30m`, `45s`."""
+    left = round(seconds)
+    parts = []
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        if unit == "d" and left < 2 * size:
+            continue
+        if left >= size:
+            parts.append(f"{left // size}{unit}")
+            left %= size
+    return "".join(parts[:2]) or "0s"
+
+
 def list_names(names: Sequence[str], most: int = 3) -> str:
     """`h1, h2`; of more than `most` the first ones and how many more: `h1, h2, h3 +7`."""
     more = f" +{len(names) - most}" if len(names) > most else ""

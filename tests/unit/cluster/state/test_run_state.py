@@ -171,3 +171,19 @@ def test_seats_given_up_by_scaling_are_not_lost_and_are_reported(state):
         "NoRoomToScale",
         "scaled up, but no room yet for 1 of 2 pods",
     )
+
+
+def test_a_missing_claim_is_no_fault_of_the_node():
+    found = run_state.describe_refusal(
+        '0/8 nodes are available: persistentvolumeclaim "dataset" not found. not found', "n1", "team"
+    )
+    assert found.message == (
+        "PersistentVolumeClaim dataset does not exist in namespace team. Create it, or change the volumes of the pod"
+    )
+    assert (found.reason, found.avoid, found.is_nodes_fault) == (run_state.NOT_SCHEDULED, frozenset(), False)
+
+
+def test_a_refusal_has_no_remarks_on_preemption():
+    found = run_state.describe_refusal("0/2 nodes are available: 2 Too many pods. preemption: none.", "n1", "team")
+    assert found.message == "kube-scheduler rejected node n1: 0/2 nodes are available: 2 Too many pods"
+    assert found.avoid == {"n1"}

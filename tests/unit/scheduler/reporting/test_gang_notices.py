@@ -39,7 +39,10 @@ def test_pods_of_an_incomplete_gang_and_their_owner_hear_how_many_exist():
     owner = owned_by("j1", "Job", "trainer")
     owner[0]["apiVersion"] = "batch/v1"
     bed.come(2, ownerReferences=owner)
-    note = "Gang team/g incomplete: 2 of 8 pods exist. It holds no GPUs until all exist."
+    note = (
+        "Gang team/g is incomplete: 2 of 8 pods exist (kgwe.nvidia.io/gang-size: 8). Create the 6 missing pods, or"
+        " lower kgwe.nvidia.io/gang-size. It holds no GPUs until all exist."
+    )
     assert bed.at(0.0) == bed.at(9.0) == [], "most gangs are complete within seconds"
     assert bed.at(11.0) == [("Job", "trainer", note), ("Pod", "p0", note), ("Pod", "p1", note)]
     job = bed.told[0]

@@ -189,7 +189,5 @@ def _find_refusal(group: Group) -> Unplaced | None:
         said = run_state.scheduler_refusal(pod)
         if said is not None and not any(text in said.message for text in _STALE_REFUSALS):
             node = placement_annotations.pinned_node(pod.spec)
-            return run_state.Unplaced(
-                run_state.NODE_REFUSED, f"kube-scheduler rejected node {node}: {said.message}" if node else said.message
-            )
+            return run_state.describe_refusal(said.message, node, pod.metadata.namespace)
     return None

@@ -77,16 +77,11 @@ class GangNotices:
 
 
 def describe_wait(group: Group) -> str:
-    """`Gang trainer incomplete: 2 of 8 pods exist.`"""
-    members = list(group.members.values())
-    if any(member.problem is not None or member.size is None for _, member in members):
+    """`Gang trainer is incomplete: 2 of 8 pods exist …`."""
+    text = dialects.describe_incomplete(group.key.title, list(group.members.values()))
+    if not text:
         return f"Gang {group.key.title} is waiting: {group.problem}"
-    missing, there = dialects.count_missing(members), dialects.count_members(members).all.total()
-    if not missing:
-        return f"Gang {group.key.title} is waiting: {group.problem}"
-    return (
-        f"Gang {group.key.title} incomplete: {there} of {there + missing} pods exist. It holds no GPUs until all exist."
-    )
+    return f"{text} It holds no GPUs until all exist."
 
 
 def _resource_of(owner: OwnerReference) -> Resource[Any]:

@@ -32,6 +32,8 @@ class Attempt:
     settle_s: float = 0.0  # how long after that its status may wait for it to run
     unplaced_at: float | None = None  # since when pods of the Job have no place, for one reason
     unplaced_for: str = ""  # that reason
+    creation_error: str = ""  # why the API server refused pods of the Job
+    error_read_at: float | None = None  # when that was last read
     suspended: bool = False  # its Job was suspended after it last ran
     taken_back: str = ""  # uid of a Job that was deleted so that the workload is planned again
     refusals: int = 0  # failed placements in a row

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from kgwe.apps.scheduler.workloads import creation_errors
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.cluster.state import run_state
 from kgwe.cluster.workload import scheduler_policy
 from kgwe.kube.api import timestamp
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
+from kgwe.model.units.phrasing import end_sentence
 from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ log = structlog.get_logger(__name__)
 _STARTS_PER_S = 50.0
 # Pods that a slow control plane creates and binds in a second: a large workload gets the time that takes.
 _PODS_PER_S = 20.0
+# The API server's messages about pods that it refused are read at most this often, for all workloads together.
+_ERROR_READ_S = 0.5
 # How often a run that was scaled up looks for room for the seats that it gave up before.
 _LACKING_S = 10.0
 
@@ -72,6 +76,7 @@ class RunFollower:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_completed`: called with the nodes of a workload that completed."""
+        self._client = deps.client
         self._state = deps.state
         self._settings = deps.settings
         self._interruptions = interruptions
@@ -83,6 +88,7 @@ class RunFollower:
         self._requeue = requeue
         self._on_completed = on_completed
         self._clock = clock
+        self._next_error_read_at = 0.0
         self._starting: set[str] = set()  # workloads with a place that do not run yet
 
     def forget(self, uid: str) -> None:
@@ -111,8 +117,19 @@ class RunFollower:
             return await self._report_suspended(workload, run, attempt)
         unfit = self._rejected_pods.unfit_seats(workload.meta.uid, run)
         why = unfit or run_state.find_unplaced(self._state, workload, run, pods)
+        if why is not None and why.reason == run_state.PODS_NOT_CREATED and not why.is_certain:
+            why = await self._explain_missing_pods(run, attempt, why)
         attempt.note_unplaced(self._clock(), why.reason if why is not None else "")
         return await self._wait_until_placed(workload, run, attempt, why)
+
+    async def _explain_missing_pods(self, run: Run, attempt: Attempt, why: Unplaced) -> Unplaced:
+        """The same with the API server's message, read once its controller had time to write it."""
+        now = self._clock()
+        last = attempt.job_seen_at if attempt.error_read_at is None else attempt.error_read_at
+        if not attempt.creation_error and now - last >= attempt.settle_s and now >= self._next_error_read_at:
+            attempt.error_read_at, self._next_error_read_at = now, now + _ERROR_READ_S
+            attempt.creation_error = await creation_errors.find_creation_error(self._client, run)
+        return run_state.describe_creation_error(run, attempt.creation_error) if attempt.creation_error else why
 
     def _observe_run(self, attempt: Attempt, run: Run) -> None:
         """Start the times of the attempt when its run is seen for the first time."""
@@ -120,7 +137,8 @@ class RunFollower:
         if attempt.job_uid != run.meta.uid:
             attempt.job_uid, attempt.job_seen_at = run.meta.uid, self._clock()
             attempt.settle_s = self._settings.status_settle_seconds
-            attempt.created_at = attempt.unplaced_at = None
+            attempt.created_at = attempt.unplaced_at = attempt.error_read_at = None
+            attempt.creation_error = ""
 
     def _settle_seats(self, workload: Workload, run: Run, pods: Mapping[str, core.Pod]) -> int:
         """Make the seats of a run that has pods follow its scale; returns how many seats it lacks."""
@@ -182,7 +200,8 @@ class RunFollower:
             self._requeue(workload.key, since + attempt.settle_s - now)
         elif workload.status.phase != Phase.RUNNING or why is not None:
             placed, trouble = self._placement_of(workload, run), self._recovery.trouble_of(workload.meta.uid)
-            words = f"{placed.words}; {why.message}" if why is not None and why.is_certain else ""
+            is_known = why is not None and (why.is_certain or why.reason == run_state.NODE_REFUSED)
+            words = f"{end_sentence(why.message)} Reserved: {placed.where}" if why is not None and is_known else ""
             status = phases.scheduled_status(workload, placed, timestamp.seconds(), words, trouble)
             await self._writer.write_status(workload, status)
         if why is None:

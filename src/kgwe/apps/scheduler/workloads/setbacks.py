@@ -12,7 +12,7 @@ from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.apps.scheduler.workloads.placement_attempts import AttemptLimits
 from kgwe.kube.api import timestamp
 from kgwe.model.units import backoff
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import counted, end_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,14 +63,13 @@ class Setbacks:
         log.warning("placement_taken_back", workload=workload.meta.key, reason=reason, message=message)
         if limit := self._limits.exhaust(workload.meta.uid, attempt.refusals):
             again_s = placement_attempts.PAUSE_S
-            message = (
-                f"{counted(limit, 'attempt')} in a row failed, last: {reason}: {message}. Change its spec or the nodes"
-            )
+            last = f"{reason}: {end_sentence(message)}"
+            message = f"{counted(limit, 'attempt')} in a row failed, last: {last} Change its spec or the nodes"
             reason, attempt.refusals = placement_attempts.EXHAUSTED, 0
         attempt.retry_at = self._clock() + again_s
         if again_s:
             self._requeue(workload.key, again_s)
-            note = f"{message}. Next attempt in {again_s:.0f} s"
+            note = f"{end_sentence(message)} Next attempt in {again_s:.0f} s"
             await self._writer.write_status(
                 workload, phases.pending_status(workload, reason, note, timestamp.seconds())
             )
