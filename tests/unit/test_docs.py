@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kgwe.apps.scheduler.workloads import placement_attempts
+from kgwe.cluster.state import run_state
+from kgwe.placement.refusal import Reason
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "kgwe"
 #: folders of tests that guides name files of
@@ -72,3 +76,36 @@ def test_the_tree_in_contributing_names_every_package() -> None:
         named.add("/".join(path))
     packages = {str(init.parent.relative_to(SOURCES)) for init in SOURCES.rglob("__init__.py")} - {"."}
     assert named == packages
+
+
+#: reasons of preemption, defragmentation and the simulator, of the condition Degraded, and inside the planner
+NOT_OF_SCHEDULED = {
+    Reason.NO_ROOM,
+    Reason.TIMED_OUT,
+    Reason.ATTEMPTS_EXHAUSTED,
+    Reason.NOTHING_LOWER,
+    Reason.NOT_ENOUGH,
+    Reason.BUDGETS,
+    Reason.STARTS_ANYWAY,
+    Reason.NOT_NOW,
+    Reason.NOTHING_MOVABLE,
+    Reason.NO_ARRANGEMENT,
+    Reason.TOO_MANY,
+    Reason.NOT_WORTH_IT,
+    run_state.SCALED_DOWN,
+    run_state.NO_ROOM_TO_SCALE,
+}
+
+
+def test_the_guide_explains_every_reason_of_a_workload_that_does_not_run() -> None:
+    reasons = {str(reason) for reason in Reason} | {placement_attempts.EXHAUSTED}
+    reasons |= {value for name, value in vars(run_state).items() if name.isupper() and isinstance(value, str)}
+    for path in (SOURCES / "apps/scheduler/workloads").glob("*.py"):
+        text = path.read_text()
+        reasons |= set(re.findall(r'(?:give_up|retry_placement)\(\s*workload, "(\w+)"', text))
+        reasons |= set(re.findall(r'\(False, "(\w+)"', text))
+    guide = (ROOT / "docs/workloads.md").read_text()
+    rows = [line.split("|") for line in guide.splitlines() if line.startswith("| `")]
+    explained = {reason for row in rows for reason in re.findall(r"`([A-Z]\w+)`", row[1])}
+    assert {"PlanTooLarge", "QuotaExceeded", "JobCreationFailed", "PodsNotCreated"} <= reasons
+    assert reasons - NOT_OF_SCHEDULED <= explained, "add them to docs/workloads.md"

@@ -212,7 +212,7 @@ class RunFollower:
         """How long the run may stay without its place."""
         if why.reason in (run_state.PLACE_LOST, run_state.POD_REJECTED):
             return 0.0
-        if why.reason == run_state.NODE_REFUSED:
+        if why.reason == run_state.NODE_REFUSED or (why.reason == run_state.NOT_SCHEDULED and why.is_certain):
             return scheduler_policy.plan_timeout_s(self._state.config, self._settings.placement_timeout_seconds)
         return self._settings.unscheduled_timeout_seconds + run.pods / _PODS_PER_S
 
