@@ -71,7 +71,7 @@ def fleets(draw: st.DrawFn) -> LiveFleet:
         name = f"n{number}"
         cut = {0: (SLICE,)} if cards and draw(st.booleans()) else {}
         offers = draw(st.sampled_from([0, 64_000, amounts.MOST - 1]))
-        more: dict[str, Any] = {"pieces": draw(st.sampled_from([None, 0, 2, 4])), "ready": draw(st.booleans())}
+        more: dict[str, Any] = {"shares_per_gpu": draw(st.sampled_from([None, 0, 2, 4])), "ready": draw(st.booleans())}
         nodes.append(Node(name, shape, offers, offers, draw(st.sampled_from([0, 1, 110])), cut=cut, **more))
         places.append(domains.Place(name, (draw(st.sampled_from(["", "a", "b"])), "s"), gb_per_s=50.0))
     fleet.set_nodes(nodes, domains.build_tree(places, LEVELS))

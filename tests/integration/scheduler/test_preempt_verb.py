@@ -37,6 +37,10 @@ def is_gone(live: Live, name: str) -> bool:
     return f"default/{name}" not in live.bed.pods.store
 
 
+async def set_finalizers(live: Live, name: str, finalizers: list[str] | None) -> None:
+    await live.bed.client.patch(resources.POD, name, {"metadata": {"finalizers": finalizers}}, "default")
+
+
 async def test_a_plain_pod_of_higher_priority_takes_the_place_of_a_lower_one(live: Live, classes: None):  # noqa: ARG001 - they exist
     await racks(live.bed, {"a": 1})
     await live.scheduler()
@@ -92,10 +96,19 @@ async def test_the_room_kube_scheduler_makes_goes_to_its_pod_and_not_to_a_worklo
     await live.scheduler()
     await live.pod("low", 8, priorityClassName="low")
     await live.until_bound("low", 1)
+    # As a real pod, it takes a while to end: until then kube-scheduler has written where its pod will go.
+    await set_finalizers(live, "low", ["example.com/ends-slowly"])
     waiting = await live.bed.submit(kgwe("waiting", 8))
     await live.bed.until_phase(waiting, "Pending")
 
     await live.pod("high", 8, priorityClassName="high")
+    await live.bed.until(
+        lambda: (
+            any(each.status.nominatedNodeName for each in live.bed.pods.store.values())
+            and live.bed.pods.store["default/low"].metadata.deletionTimestamp
+        )
+    )
+    await set_finalizers(live, "low", None)
 
     await live.until_bound("high", 1)
     assert not live.bed.jobs_of(waiting)
