@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.translate import podspec
 from kgwe.model.units import amounts
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from kgwe.local.demo.demo import View
 
 _PHASE_STYLE = {
-    "New": "dim",
     "Pending": "yellow",
     "Scheduling": "yellow",
     "Scheduled": "cyan",
@@ -47,7 +47,8 @@ def _build_workload_table(view: View) -> Table:
         table.add_column(column, no_wrap=True)
     table.add_column("Message", ratio=1)
     for (_, _), seen in sorted(view.seen.items()):
-        phase = Text(seen.phase, style=_PHASE_STYLE.get(seen.phase, ""))
+        phase_name = seen.phase or Phase.PENDING
+        phase = Text(phase_name, style=_PHASE_STYLE.get(phase_name, ""))
         since = f"{time.monotonic() - seen.since:.0f} s"
         table.add_row(seen.name, seen.kind, seen.gpus, phase, since, seen.node or "-", seen.message)
     return table
@@ -69,7 +70,7 @@ def _build_fleet_table(view: View) -> Table:
                 amount for resource, amount in podspec.sum_requests(pod.spec).items() if amounts.is_gpu(resource)
             )
     table = Table(box=None, expand=True, pad_edge=False)
-    for column in ("GPU model", "Nodes", "Devices", "In use", ""):
+    for column in ("GPU model", "Nodes", "GPUs and slices", "In use", ""):
         table.add_column(column, no_wrap=True)
     for model in sorted(total):
         share = used[model] / total[model] if total[model] else 0.0
@@ -83,7 +84,7 @@ def _build_fleet_table(view: View) -> Table:
 def _format_hints(name: str, metrics: str) -> Text:
     flag = "" if name == "kgwe" else f" --name {name}"
     hints = (
-        (f"kgwe local kubectl{flag} -- get gw -A", "list the workloads"),
+        (f"kgwe local kubectl{flag} -- get gw,gpuw -A", "list the workloads"),
         (f"kgwe local kubectl{flag} -- apply -f my.yaml", "submit your own workload"),
         (f"curl {metrics}/metrics", "read the GPU metrics"),
         ("Ctrl-C", "stop everything"),
