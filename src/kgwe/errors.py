@@ -2,6 +2,7 @@
 
 KgweError
 ├── Transient         a retry may succeed (retry_after_s is set if the server sent it)
+│   └── Unreachable   no connection to the API server
 ├── Conflict          another client wrote first; read again and decide again
 │   └── AlreadyExists the name exists; for an idempotent create that is success
 ├── NotFound          the object does not exist; for a delete that is success
@@ -26,6 +27,10 @@ class Transient(KgweError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class Unreachable(Transient):
+    """No connection to the API server."""
 
 
 class Conflict(KgweError):

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kgwe.errors import KgweError
+from kgwe.errors import KgweError, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +57,8 @@ Examples:
   kgwe COMMAND --help           show the help of a command
 """
 
+_REACH_HINT = "check the kubeconfig (--kubeconfig, KUBECONFIG), or start a local cluster with kgwe local up"
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -68,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     try:
         build_app()(order_arguments(arguments))
+    except Unreachable as exc:
+        sys.stderr.write(f"kgwe: {exc}: {_REACH_HINT}\n")
+        sys.exit(1)
     except KgweError as exc:
         sys.stderr.write(f"kgwe: {exc}\n")
         sys.exit(1)

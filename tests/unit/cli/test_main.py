@@ -109,6 +109,46 @@ def test_errors_are_one_plain_message_and_exit_code_one(
     assert "Traceback" not in captured.err
 
 
+NEXT_STEP = "check the kubeconfig (--kubeconfig, KUBECONFIG), or start a local cluster with kgwe local up"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(
+            "contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n"
+            "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {token: t}}]",
+            f"cannot reach the cluster at http://127.0.0.1:1 (connection refused): {NEXT_STEP}",
+            id="nothing listens",
+        ),
+        pytest.param("hello", "is not a kubeconfig: expected a YAML mapping", id="plain text"),
+        pytest.param(None, "KUBECONFIG is empty or names no file", id="empty variable"),
+    ],
+)
+@pytest.mark.parametrize("arguments", [["explain", "ml-team/finetune"], ["mig", "gpus"]], ids=" ".join)
+def test_a_cluster_that_cannot_be_used_is_explained_with_the_next_step(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    text: str | None,
+    message: str,
+):
+    config = tmp_path / "config"
+    config.write_text(text or "")
+    monkeypatch.setenv("KUBECONFIG", str(config) if text else "")
+    monkeypatch.setenv("NO_PROXY", "*")
+
+    with pytest.raises(SystemExit) as stop:
+        main.main(arguments)
+
+    error = capsys.readouterr().err
+    assert stop.value.code == 1
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert "Error(" not in error
+
+
 def test_status_and_down_of_nothing_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

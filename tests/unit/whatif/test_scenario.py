@@ -89,9 +89,22 @@ def test_priorities_are_looked_up_and_unknown_ones_refused(scenario: Scenario) -
 
 
 def test_what_makes_no_sense_is_named(scenario: Scenario) -> None:
-    bad = document("kgwe.nvidia.io/v1", "GPUWorkload", "bad", spec={"gpuRequirements": {"count": "many"}})
-    with pytest.raises(errors.Permanent, match=r"GPUWorkload bad: .*count"):
-        scenario.submit([bad], "default")
+    for spec, problem in (
+        (
+            {"gpuRequirements": {"count": "many"}},
+            'spec.gpuRequirements.count: expected a whole number, found "many"',
+        ),
+        ({"gpuRequirements": [1]}, "spec.gpuRequirements: expected a mapping, found a list"),
+        ({"gpuRequirments": {"count": 1}}, "unknown field spec.gpuRequirments; did you mean gpuRequirements?"),
+        (
+            {"gpuRequirements": {"count": 1, "topology": {"requiredlevel": "leaf"}}},
+            "unknown field spec.gpuRequirements.topology.requiredlevel; did you mean requiredLevel?",
+        ),
+        ({}, "spec.gpuRequirements is required"),
+    ):
+        with pytest.raises(errors.Permanent) as caught:
+            scenario.submit([document("kgwe.nvidia.io/v1", "GPUWorkload", "bad", spec=spec)], "default")
+        assert str(caught.value) == f"GPUWorkload bad: {problem}"
     for text in ("leaf", "best=leaf"):
         with pytest.raises(errors.Permanent, match="required=LEVEL"):
             scenario.set_level(text)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kgwe import errors
+from kgwe.apps.whatif import manifest_errors
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.client.informer import Change
@@ -60,6 +61,7 @@ class Submitted:
         described = next((each for each in dialects.KINDS if (each.group, each.kind) == (group, kind)), None)
         if (group, kind) in own:
             resource, listener = own[group, kind]
+            _check_fields(resource, document)
             _on_object(listener, self._read(resource, document))
         elif (group, kind) == ("", "Pod"):
             self._pod(document)
@@ -84,7 +86,8 @@ class Submitted:
         try:
             return msgspec.convert(document, resource.type, strict=False)
         except msgspec.ValidationError as exc:
-            raise errors.Permanent(f"{document['kind']} {document['metadata']['name']}: {exc}") from exc
+            problem = manifest_errors.describe_error(str(exc), document)
+            raise errors.Permanent(f"{_title(document)}: {problem}") from exc
 
     def _store(self, kind: Resource[Any], obj: Any) -> None:
         objects = self._view.state.group_objects
@@ -163,6 +166,17 @@ def _with_text(holder: Document) -> Document:
         part: {name: str(amount) for name, amount in (wants.get(part) or {}).items()} for part in ("limits", "requests")
     }
     return {**holder, "resources": {**wants, **texts}}
+
+
+def _check_fields(resource: Resource[Any], document: Document) -> None:
+    """Raise Permanent for a field of the spec that the kind does not have, as kubectl would."""
+    fields = {each.name: each.type for each in msgspec.structs.fields(resource.type)}
+    if problem := manifest_errors.find_unknown_field(document.get("spec"), fields["spec"], "spec"):
+        raise errors.Permanent(f"{_title(document)}: {problem}")
+
+
+def _title(document: Document) -> str:
+    return f"{document['kind']} {document['metadata']['name']}"
 
 
 def _group_kind(document: Mapping[str, Any]) -> tuple[str, str]:

@@ -15,7 +15,9 @@ import contextlib
 import datetime as dt
 import email.utils
 import math
+import os
 import random
+import socket
 import ssl
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -155,7 +157,7 @@ class KubeClient:
                     raise_for_status(response.status_code, await response.aread(), response.headers, f"GET {path}")
                 yield response
         except _UNREACHABLE as exc:
-            raise errors.Transient(f"streaming {path}: {exc!r}") from exc
+            raise self._make_transient(f"streaming {path}", exc) from exc
 
     # --- writing ---------------------------------------------------------------------------------------
 
@@ -266,13 +268,33 @@ class KubeClient:
                 method, path, params=params, content=content, content_type=content_type, accept=accept
             )
         except _UNREACHABLE as exc:
-            raise errors.Transient(f"{method} {path}: {exc!r}") from exc
+            raise self._make_transient(f"{method} {path}", exc) from exc
         if reply.status_code not in _SUCCESS:
             raise_for_status(reply.status_code, reply.content, reply.headers, f"{method} {path}")
         return reply.content
 
+    def _make_transient(self, doing: str, exc: Exception) -> errors.Transient:
+        if isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout):
+            return errors.Unreachable(f"cannot reach the cluster at {self.transport.url} ({_explain_failure(exc)})")
+        return errors.Transient(f"{doing}: {exc!r}")
+
     def _namespace_of(self, resource: Resource[Any], namespace: str | None) -> str | None:
         return (namespace or self.namespace) if resource.namespaced else None
+
+
+def _explain_failure(exc: BaseException) -> str:
+    """Return why a connection failed, in the words of the operating system or of TLS where they are known."""
+    if isinstance(exc, httpx2.ConnectTimeout):
+        return "timed out"
+    cause: BaseException | None = exc
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"certificate not accepted: {cause.verify_message}"
+        if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.errno:
+            text = cause.strerror if isinstance(cause, socket.gaierror) else os.strerror(cause.errno)
+            return (text or str(cause)).lower()
+        cause = cause.__cause__ or cause.__context__
+    return str(exc)
 
 
 def _decode(body: bytes, as_type: type[T], path: str) -> T:

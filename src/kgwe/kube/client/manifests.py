@@ -37,8 +37,10 @@ def load_manifests(path: Path) -> list[Document]:
     try:
         text = path.read_text(encoding="utf-8")
         documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as exc:
-        raise errors.Permanent(f"reading {path}: {exc}") from exc
+    except OSError as exc:
+        raise errors.Permanent(f"cannot read {path}: {exc.strerror}") from exc
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as exc:
+        raise errors.Permanent(_describe_yaml_error(path, exc)) from exc
     found = []
     for number, document in enumerate(documents, 1):
         for where, each in _unpack_list(document, f"document {number}"):
@@ -46,6 +48,14 @@ def load_manifests(path: Path) -> list[Document]:
                 raise errors.Permanent(f"{path}, {where}: needs apiVersion, kind and metadata.name, all of them text")
             found.append(each)
     return found
+
+
+def _describe_yaml_error(path: Path, exc: Exception) -> str:
+    if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
+        return f"{path}, line {exc.problem_mark.line + 1}: not valid YAML: {exc.problem}"
+    return f"{path} is not valid YAML: " + (
+        "nested too deeply" if isinstance(exc, RecursionError) else "it is not text"
+    )
 
 
 def _unpack_list(document: Any, where: str) -> Iterator[tuple[str, Any]]:

@@ -6,14 +6,16 @@ the file become a Permanent error with a clear message.
 
 from __future__ import annotations
 
+import os
 import urllib.parse
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 import yaml
 from lightkube.config.client_adapter import ConnectionParams
-from lightkube.config.kubeconfig import KubeConfig
+from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, KubeConfig
 from lightkube.core.exceptions import ConfigError
 
 from kgwe import errors
@@ -24,7 +26,6 @@ from kgwe.kube.transport.transport import MAX_CONNECTIONS, TIMEOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from lightkube.config.kubeconfig import SingleConfig
 
@@ -34,7 +35,12 @@ _TIMEOUT = httpx2.Timeout(TIMEOUTS.read, connect=TIMEOUTS.connect)
 _LIMITS = httpx2.Limits(
     max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS, keepalive_expiry=TIMEOUTS.idle
 )
+_NEXT_STEP = "pass --kubeconfig FILE, set KUBECONFIG or run inside a cluster"
 _PORTS = {"http": 80, "https": 443}
+
+
+class _NotKubeconfig(ConfigError):
+    """The named file is no kubeconfig; the message names it."""
 
 
 def connect(
@@ -52,9 +58,8 @@ def connect(
     except (ConfigError, OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as exc:
         # lightkube reports some mistakes in the file as whatever exception they cause.
         why = str(exc) if isinstance(exc, ConfigError | OSError) else f"{type(exc).__name__}: {exc}"
-        raise errors.Permanent(
-            f"reading kubeconfig: {why}; pass --kubeconfig, set KUBECONFIG or run inside a cluster"
-        ) from exc
+        doing = "" if isinstance(exc, _NotKubeconfig) else "reading kubeconfig: "
+        raise errors.Permanent(f"{doing}{why}; {_NEXT_STEP}") from exc
     return own or _open_httpx(params, user_agent), config.namespace
 
 
@@ -74,13 +79,44 @@ def _open_httpx(params: Mapping[str, Any], user_agent: str) -> Transport:
 
 
 def _load(kubeconfig: Path | str | None, context: str | None) -> SingleConfig:
-    loaded = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
-    config = loaded.get(context)
+    loaded = _read_file(kubeconfig) if kubeconfig else _read_environment()
+    try:
+        config = loaded.get(context)
+    except KeyError as exc:
+        raise ConfigError(f"its context names {exc}, which the file does not define") from exc
     if config is None:
         raise ConfigError("no context is chosen")
     if config.user is None:
         raise ConfigError(f"context {config.context_name} names no user")
     return config
+
+
+def _read_environment() -> KubeConfig:
+    """The service account of the pod, else $KUBECONFIG, else ~/.kube/config."""
+    try:
+        return KubeConfig.from_service_account()
+    except ConfigError:
+        return _read_file(os.environ.get("KUBECONFIG", DEFAULT_KUBECONFIG))
+
+
+def _read_file(name: Path | str) -> KubeConfig:
+    if str(name) in ("", "."):
+        raise _NotKubeconfig("KUBECONFIG is empty or names no file")
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"file {name} not found")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as exc:
+        mark = exc.problem_mark if isinstance(exc, yaml.MarkedYAMLError) else None
+        where = f" (line {mark.line + 1})" if mark is not None else ""
+        raise _NotKubeconfig(f"{name} is not a kubeconfig: it is not valid YAML{where}") from exc
+    if not isinstance(content, dict):
+        raise _NotKubeconfig(f"{name} is not a kubeconfig: expected a YAML mapping with clusters, contexts and users")
+    missing = [key for key in ("clusters", "contexts") if not isinstance(content.get(key), list)]
+    if missing:
+        raise _NotKubeconfig(f"{name} is not a kubeconfig: it has no list of {' and no list of '.join(missing)}")
+    return KubeConfig.from_dict(content, fname=path)
 
 
 def _uses_proxy(server: str) -> bool:

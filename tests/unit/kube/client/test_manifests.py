@@ -44,6 +44,25 @@ def test_a_file_that_is_no_manifest_is_refused_by_name(tmp_path, content):
         manifests.load_manifests(path)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot read {path}: No such file or directory"),
+        (b"a: b\nc: [1,\n", "{path}, line 3: not valid YAML: "),
+        (b"\xff\xfe\x00", "{path} is not valid YAML: it is not text"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_the_line(tmp_path, content, message):
+    path = tmp_path / "manifest.yaml"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(errors.Permanent) as caught:
+        manifests.load_manifests(path)
+    assert str(caught.value).startswith(message.format(path=path))
+    assert "unicode string" not in str(caught.value)
+
+
 def test_the_document_at_fault_is_named(tmp_path):
     path = tmp_path / "manifest.yaml"
     path.write_text(f"{GOOD}---\nkind: ConfigMap\n")

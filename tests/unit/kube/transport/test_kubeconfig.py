@@ -45,10 +45,12 @@ async def test_a_kubeconfig_gives_server_and_namespace(tmp_path):
     [
         pytest.param(None, None, "not found", id="no such file"),
         pytest.param("{", None, "kubeconfig", id="not YAML"),
-        pytest.param("[]", None, "kubeconfig", id="not a mapping"),
-        pytest.param("a: b", None, "clusters", id="no clusters"),
+        pytest.param("[]", None, "is not a kubeconfig: expected a YAML mapping", id="not a mapping"),
+        pytest.param("just words", None, "config is not a kubeconfig: expected a YAML mapping", id="plain text"),
+        pytest.param("a: b", None, "it has no list of clusters and no list of contexts", id="no clusters"),
+        pytest.param("a: b\nc: [", None, "is not a kubeconfig: it is not valid YAML (line 2)", id="a broken line"),
         pytest.param("\x00\x01", None, "kubeconfig", id="not text"),
-        pytest.param(CONTEXT + "users: []", None, "u", id="unknown user"),
+        pytest.param(CONTEXT + "users: []", None, "names 'u', which the file does not define", id="unknown user"),
         pytest.param(CONTEXT, "nobody", "names no user", id="no user"),
         pytest.param(CONTEXT, "elsewhere", "elsewhere", id="unknown context"),
         pytest.param(
@@ -73,11 +75,30 @@ def test_a_kubeconfig_that_cannot_be_used_is_a_clear_error(tmp_path, text, conte
     if text is not None:
         path.write_text(text)
 
-    with pytest.raises(errors.Permanent, match="reading kubeconfig") as caught:
+    with pytest.raises(errors.Permanent, match="kubeconfig") as caught:
         KubeClient.connect(path, context=context)
 
     assert says in str(caught.value)
     assert "--kubeconfig" in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [".", "", None])
+def test_an_empty_kubeconfig_variable_is_named(monkeypatch, given):
+    monkeypatch.setenv("KUBECONFIG", "")
+    with pytest.raises(errors.Permanent, match=r"^KUBECONFIG is empty or names no file; pass --kubeconfig"):
+        KubeClient.connect(given)
+
+
+async def test_a_cluster_that_cannot_be_reached_is_named_with_the_reason(tmp_path):
+    path = tmp_path / "config"
+    path.write_text(CONTEXT.replace("https:", "http:") + "users: [{name: u, user: {token: t}}]")
+    async with KubeClient.connect(path) as client:
+        with pytest.raises(errors.Unreachable) as caught:
+            await client.request("GET", "/api")
+        assert str(caught.value) == "cannot reach the cluster at http://127.0.0.1:1 (connection refused)"
+        with pytest.raises(errors.Unreachable, match="connection refused"):
+            async with client.stream("/api", params={}, read_timeout_s=1):
+                pass
 
 
 @pytest.mark.parametrize(
