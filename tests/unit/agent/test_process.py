@@ -54,5 +54,5 @@ for path, error in (({str(kubeconfig)!r}, errors.Transient), ("/nowhere", errors
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     refused, missing = done.stdout.splitlines()
-    assert "GET /version" in refused
+    assert "cannot reach the cluster at https://127.0.0.1:1 (connection refused)" in refused
     assert "reading kubeconfig" in missing
