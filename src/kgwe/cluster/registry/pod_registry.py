@@ -59,18 +59,28 @@ class PodRegistry:
         if podspec.is_terminal(pod):
             self._remove_pod(pod)
             return
-        maker = runs.maker_of(pod)
+        uid, maker = pod.metadata.uid, runs.maker_of(pod)
+        former = self._index.maker_of(uid)
+        # Its controller released it, because its labels no longer match, or another one adopted it.
+        has_left = former not in ("", maker)
+        successors = self._ledger.successors(uid) if has_left else []
         known = self._index.add(pod, maker)
         # Most changes of a bound pod are of its status alone, which matters to workloads and gangs only.
         is_booked = bool(pod.spec.nodeName) and pod_changes.is_booked_alike(known, pod)
-        if self._run_table.is_external_maker(pod, maker):
-            uid = pod.metadata.uid
-            if not is_booked or not self._gangs.is_in_no_gang(uid):
-                self._announcer.external_pod_changed(uid, pod)
+        if self._concerns_gangs(pod, maker, is_booked=is_booked):
+            self._announcer.external_pod_changed(uid, pod)
         if pod.spec.nodeName and not is_booked:
             self._booking.book(pod)
+        if has_left:
+            self._announce_left(self._run_table.owner_of_maker(former), successors)
         if owner := self._run_table.owner_of_maker(maker):
             self._announce_owned(owner, change.old, pod)
+
+    def _concerns_gangs(self, pod: core.Pod, maker: str, *, is_booked: bool) -> bool:
+        """Whether the pod belongs to no workload, and the change may matter to gangs."""
+        if not self._run_table.is_external_maker(pod, maker):
+            return False
+        return not is_booked or not self._gangs.is_in_no_gang(pod.metadata.uid)
 
     def _announce_owned(self, owner: str, old: core.Pod | None, pod: core.Pod) -> None:
         """Announce what a change of a pod means to the workload that owns it."""
@@ -83,17 +93,24 @@ class PodRegistry:
                 self._announcer.pod_ending(owner, pod)
 
     def _remove_pod(self, pod: core.Pod) -> None:
-        uid, maker = pod.metadata.uid, runs.maker_of(pod)
-        if not self._index.remove(pod, maker):
+        uid = pod.metadata.uid
+        maker = self._index.maker_of(uid)
+        if not self._index.remove(uid):
             return
         successors = self._ledger.successors(uid)
         self._ledger.remove_pod(uid)
         self._announcer.external_pod_changed(uid, None)
-        if owner := self._run_table.owner_of_maker(maker):
-            # Only these: to count every pod again would take a gang of n pods n² steps to end.
-            by_uid = self._index.by_uid
-            self._booking.book_all([by_uid[each] for each in successors if each in by_uid])
-            self._run_registry.announce_all_unseated(owner)
-            self._run_registry.touch(owner)
-            if pod_changes.left_unstarted(pod):
-                self._announcer.pod_ending(owner, pod)
+        owner = self._run_table.owner_of_maker(maker)
+        self._announce_left(owner, successors)
+        if owner and pod_changes.left_unstarted(pod):
+            self._announcer.pod_ending(owner, pod)
+
+    def _announce_left(self, owner: str, successors: list[str]) -> None:
+        """A pod left its run (empty: it had none): count the pods that were created for its seat, and announce it."""
+        if not owner:
+            return
+        # Only these: to count every pod again would take a gang of n pods n² steps to end.
+        by_uid = self._index.by_uid
+        self._booking.book_all([by_uid[each] for each in successors if each in by_uid])
+        self._run_registry.announce_all_unseated(owner)
+        self._run_registry.touch(owner)

@@ -115,6 +115,56 @@ class TestOnePod:
         assert free(state)["n1"] == 4
 
 
+def release(found: Any) -> Any:
+    """The pod after its controller released it: without an owner."""
+    meta = msgspec.structs.replace(found.metadata, ownerReferences=())
+    return msgspec.structs.replace(found, metadata=meta)
+
+
+class TestReleasedByItsController:
+    def test_a_released_pod_that_is_deleted_holds_nothing_after_the_end_of_the_workload(self, state):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(job()))
+        state.on_pod(added(pod()))
+        state.on_pod(changed(pod(), release(pod())))
+        assert list(state.pods_of(state.runs[UID])) == []
+        state.on_pod(removed(release(pod())))
+        state.on_job(removed(job()))
+        state.on_kgwe(removed(workload()))
+        assert free(state) == {"n1": 8, "n2": 8}
+
+    def test_a_released_pod_that_ended_holds_nothing_after_the_end_of_the_workload(self, state):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(job()))
+        state.on_pod(added(pod()))
+        released = release(pod())
+        state.on_pod(changed(pod(), released))
+        ended = msgspec.structs.replace(released, status=msgspec.structs.replace(released.status, phase="Succeeded"))
+        state.on_pod(changed(released, ended))
+        state.on_job(removed(job()))
+        assert free(state) == {"n1": 8, "n2": 8}
+
+    def test_a_released_pod_keeps_its_gpus_and_its_seat_waits_for_the_next_pod(self, state):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(job()))
+        state.on_pod(added(pod()))
+        state.on_pod(changed(pod(), release(pod())))
+        assert free(state) == {"n1": 0, "n2": 8}
+        state.on_pod(removed(release(pod())))
+        state.on_pod(added(pod("next")))
+        assert free(state) == {"n1": 4, "n2": 8}
+        assert held_by(state, "uid-next") == ("n1", 0b1111)
+
+    def test_the_next_pod_is_announced_when_the_seat_is_free(self, state):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(job()))
+        state.on_pod(added(pod()))
+        state.on_pod(added(pod("next", at="", gated=True)))
+        heard = listen(state)
+        state.on_pod(changed(pod(), release(pod())))
+        assert (UID, "next") in heard
+
+
 class TestForgery:
     @pytest.mark.parametrize(
         "forged",
