@@ -104,11 +104,18 @@ async def _clear(bed: Bed) -> None:
 
 
 async def _delete_all(bed: Bed, informer: Informer[Any]) -> None:
-    """One request per namespace."""
+    """One request per namespace, repeated while the server is too busy to answer it in time."""
     options = {"propagationPolicy": "Background", "gracePeriodSeconds": 0}
     for namespace in {obj.metadata.namespace for obj in informer.store.values()}:
         path = informer.resource.path(namespace=namespace or None)
-        await bed.client.request("DELETE", path, body=options)
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    await bed.client.request("DELETE", path, body=options)
+                except errors.Transient:
+                    await asyncio.sleep(1)
+                else:
+                    break
 
 
 @pytest.fixture(scope="session")
