@@ -132,7 +132,7 @@ def _format_totals(totals: Totals) -> Iterator[str]:
         part = totals.lost_gb_per_s / totals.possible_gb_per_s
         yield f"{totals.lost_gb_per_s:,.1f} of {totals.possible_gb_per_s:,.1f} GB/s lost ({part:.0%})"
     if totals.leaves:
-        yield f"gangs span {totals.leaves} leaves; {totals.fewest_leaves} would be enough"
+        yield f"gangs span {counted(totals.leaves, 'leaf', 'leaves')}; {totals.fewest_leaves} would be enough"
     if totals.islands_broken:
         yield f"{counted(totals.islands_broken, 'NVLink island')} split that could have stayed whole"
     if totals.fragmented_gpus:

@@ -88,7 +88,7 @@ CAUSES = (
         gpus(**ON_H100) | pod({"cpu": "40"}),
         "InsufficientResources",
         "insufficient CPU",
-        "40 cores requested",
+        "holds 30 cores and 6 GPUs (until about ",
     ),
     Cause(
         "tainted-node",

@@ -121,3 +121,12 @@ Pod default/p: waiting. {problem}.
   Will not start by waiting. {fix}.
 """
     )
+
+
+def test_a_holder_shows_what_it_holds_of_the_scarce_resource_and_all_known_ends_give_an_estimate() -> None:
+    until = "2026-11-17T13:43:00Z"
+    holder = Holder("workload default/boss", 6.0, until, "30 cores")
+    waiting = Waiting("InsufficientResources", "0/1 nodes available for 1 GPU.", holders=(holder,), free_by=until)
+    text = words.text(Explanation("Pod", "default", "p", "Waiting", "waiting.", waiting=waiting))
+    assert "workload default/boss holds 30 cores and 6 GPUs (until about 2026-11-17T13:43:00Z)" in text
+    assert "May start    by 2026-11-17T13:43:00Z, when all workloads of the nearest place have ended" in text

@@ -35,6 +35,7 @@ from kgwe.placement.fleet.snapshot import list_gpus
 from kgwe.placement.planning import explain as pure
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.plan import Plan
+from kgwe.placement.pod.shortage import Shortage
 from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -401,7 +402,9 @@ def _waiting(view: View, owner: str, base: Explanation) -> Explanation:
         return _with(base, summary=f"waiting. {_sentence(found.message)}", waiting=refused(found), turn=turn_now)
     if isinstance(found, Plan):
         return _fits(view, found, base)
-    waiting = msgspec.structs.replace(why(found), holders=holders.list_holders(view, found.nearest))
+    near = found.refusal.detail
+    held, free_by = holders.list_holders(view, found.nearest, near.verdict if isinstance(near, Shortage) else None)
+    waiting = msgspec.structs.replace(why(found), holders=held, free_by=free_by)
     turn_now = None if waiting.hopeless else base.turn
     return _with(base, summary=f"waiting. {_sentence(found.binding)}", waiting=waiting, turn=turn_now)
 

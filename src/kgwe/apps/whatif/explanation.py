@@ -68,6 +68,8 @@ class Holder(_Said, frozen=True):
     gpus: float
     until: str = ""
     """When it is expected to end; empty: it declared no duration."""
+    scarce: str = ""
+    """What it holds of the resource that is short, if that is not GPUs: `30 cores`."""
 
 
 class Waiting(_Said, frozen=True):
@@ -86,6 +88,8 @@ class Waiting(_Said, frozen=True):
     changes: tuple[Change, ...] = ()
     holders: tuple[Holder, ...] = ()
     """Workloads that hold GPUs of the nearest place, the largest first."""
+    free_by: str = ""
+    """When all workloads of the nearest place are expected to have ended; empty: not known."""
 
 
 class Turn(_Said, frozen=True):

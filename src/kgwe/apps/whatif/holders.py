@@ -7,31 +7,52 @@ from typing import TYPE_CHECKING, Final
 from kgwe.apps.whatif.explanation import Holder
 from kgwe.cluster.workload.owner import owner_of_holder
 from kgwe.kube.api import timestamp
+from kgwe.model.units import amounts
+from kgwe.model.units.phrasing import format_bytes, format_cores
 from kgwe.placement.disruption.running import grant_milli
 from kgwe.placement.fleet.node import GPU_MILLI
+from kgwe.placement.pod.fit_status import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kgwe.cluster.offline import View
 
+_RESOURCES: Final = {FitStatus.CPU: amounts.CPU, FitStatus.MEMORY: amounts.MEMORY}
 #: holders that are named
 _NAMED: Final = 5
 
 
-def list_holders(view: View, nodes: Iterable[str]) -> tuple[Holder, ...]:
-    """Holders of GPUs on these nodes, the largest first."""
+def list_holders(view: View, nodes: Iterable[str], short_of: FitStatus | None = None) -> tuple[tuple[Holder, ...], str]:
+    """Holders of GPUs on these nodes, the largest first, and when all have ended; empty if that is not known.
+
+    `short_of`: what the nearest node lacks.
+    """
     milli: dict[str, int] = {}
+    others: dict[str, int] = {}
+    resource = _RESOURCES.get(short_of, "") if short_of is not None else ""
     for node in nodes:
         for key in view.fleet.holders(node):
             owner = _owner_of(view, key)
             held = sum(grant_milli(grant, view.fleet.snapshot) for grant in view.fleet.grants(key))
             if held:
                 milli[owner] = milli.get(owner, 0) + held
-    largest = sorted(milli, key=lambda owner: (-milli[owner], owner))[:_NAMED]
-    return tuple(
-        Holder(view.state.owners.title(owner), milli[owner] / GPU_MILLI, expected_end(view, owner)) for owner in largest
+            holding = view.fleet.holding(key) if resource else None
+            if holding is not None:
+                others[owner] = others.get(owner, 0) + holding.amounts.get(resource, 0)
+    ends = {owner: expected_end(view, owner) for owner in milli}
+    largest = sorted(milli, key=lambda owner: (-others.get(owner, 0), -milli[owner], owner))[:_NAMED]
+    named = tuple(
+        Holder(view.state.owners.title(owner), milli[owner] / GPU_MILLI, end, _describe(resource, others.get(owner, 0)))
+        for owner, end in ((owner, ends[owner]) for owner in largest)
     )
+    return named, max(ends.values()) if ends and all(ends.values()) else ""
+
+
+def _describe(resource: str, amount: int) -> str:
+    if not amount:
+        return ""
+    return format_cores(amount) if resource == amounts.CPU else f"{format_bytes(amount)} of memory"
 
 
 def expected_end(view: View, owner: str) -> str:

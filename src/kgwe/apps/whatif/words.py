@@ -49,6 +49,14 @@ _HARDWARE: Final = {
     Hardware.SAME: "all on one GPU model and CPU architecture",
     Hardware.ANY: "GPU models and CPU architectures may be mixed",
 }
+# Parts of scores that their names do not explain.
+_PARTS: Final = {
+    "availability": "tight fit",
+    "alignment": "ring speed",
+    "utilisation": "GPUs in use there",
+    "history": "earlier runs there",
+    "resource": "utilization",
+}
 _LIMITS: Final = {
     "max_nodes_per_leaf": ("node", "leaf"),
     "max_gpus_per_leaf": ("GPU", "leaf"),
@@ -170,6 +178,9 @@ def _lines(told: Explanation) -> Iterator[str]:
     if told.estimated_start is not None:
         p50, p90 = told.estimated_start
         yield from _block("May start", [f"by {p50} (50 % likely), by {p90} (90 % likely)"])
+    elif told.waiting is not None and told.waiting.free_by and not told.waiting.hopeless:
+        ends = f"by {told.waiting.free_by}, when all workloads of the nearest place have ended"
+        yield from _block("May start", [f"{ends}; later if workloads ahead in the queue take it"])
     yield from _block("Last status", [_said(each) for each in told.said])
     yield from _block("Events", [_happened(each) for each in told.events])
     yield from _block("Not read", told.warnings)
@@ -203,8 +214,9 @@ def _placed(placed: Placed, title: str) -> Iterator[str]:
     if placed.domain:
         facts.append(f"domain {placed.domain}")
     if placed.score is not None:
-        parts = ", ".join(f"{name} {format_number(round(points, 1))}" for name, points in placed.parts.items())
-        facts.append(f"score {placed.score:.0f}" + (f" ({parts})" if parts else ""))
+        points = {_PARTS.get(name, name): format_number(round(part, 1)) for name, part in placed.parts.items()}
+        parts = ", ".join(f"{name} {number}" for name, number in points.items())
+        facts.append(f"score {placed.score:.0f} of 100" + (f" ({parts})" if parts else ""))
     if placed.gb_per_s:
         facts.append(f"{placed.gb_per_s:.1f} GB/s")
     yield from _block("", ["; ".join(facts)] if facts else [])
@@ -245,8 +257,8 @@ def _best(best: Best) -> str:
 
 def _holder(holder: Holder) -> str:
     until = f"until about {holder.until}" if holder.until else "end unknown: it declares no duration"
-    gpus = format_number(holder.gpus)
-    return f"{holder.name} holds {gpus} {'GPU' if holder.gpus <= 1 else 'GPUs'} ({until})"
+    gpus = f"{format_number(holder.gpus)} {'GPU' if holder.gpus <= 1 else 'GPUs'}"
+    return f"{holder.name} holds {f'{holder.scarce} and ' if holder.scarce else ''}{gpus} ({until})"
 
 
 def _count(each: NodeCount) -> str:

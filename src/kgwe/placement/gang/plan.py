@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe.model.units.phrasing import counted
+from kgwe.placement.gang.request import NODE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +91,7 @@ class LevelReport:
 
     def describe(self) -> str:
         if self.holding:
-            return f"{self.level}: {self.holding}/{self.domains} available"
+            return f"{self.level}: {self.holding} of {self.domains} can hold all pods"
         return f"{self.level}: 0/{self.domains} available, at most {self.most} of {self.needed} pods fit in one"
 
 
@@ -139,6 +140,8 @@ class GangPlan:
 
 def describe_place(pods: int, nodes: int, level: str, domain: str, ring: str) -> str:
     where = f"{level} {domain}" if domain != level else level
+    if level == NODE:
+        return f"{counted(pods, 'pod')} on {where}; ring {ring}"
     return f"{counted(pods, 'pod')} on {counted(nodes, 'node')} in {where}; ring {ring}"
 
 

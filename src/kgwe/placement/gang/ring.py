@@ -56,11 +56,17 @@ class Ring:
         where = " to ".join(self.nodes)
         if self.step is Step.NONE:
             return "not needed (one GPU)"
-        what = {Step.INSIDE_NODE: "inside", Step.NVLINK_DOMAIN: "NVLink from", Step.NETWORK: "network from"}[self.step]
+        what = _STEPS[self.step]
         if self.gb_per_s == UNKNOWN_GB_PER_S:
             return f"unknown ({what} {where})"
         return f"{self.gb_per_s:.1f} GB/s, limited by {what} {where}"
 
+
+_STEPS: Final = {
+    Step.INSIDE_NODE: "the links inside",
+    Step.NVLINK_DOMAIN: "NVLink from",
+    Step.NETWORK: "the network from",
+}
 
 NO_RING: Final = Ring(np.inf, Step.NONE)
 

@@ -71,8 +71,10 @@ def failed_status(workload: Workload, reason: str, message: str, now: str) -> St
 def scheduled_status(
     workload: Workload, placed: Placement, now: str, message: str = "", trouble: Trouble | None = None
 ) -> Status:
-    verdicts = _degraded_condition(trouble)
-    return _with_job(workload, placed, now, phase=Phase.SCHEDULED, message=message or placed.words, verdicts=verdicts)
+    """The workload has its place; `message`: what keeps its pods from starting there."""
+    words = message or placed.words
+    verdicts = {SCHEDULED: (True, placed.reason, words), **_degraded_condition(trouble)}
+    return _with_job(workload, placed, now, phase=Phase.SCHEDULED, message=words, verdicts=verdicts)
 
 
 def running_status(workload: Workload, placed: Placement, now: str, trouble: Trouble | None = None) -> Status:
