@@ -48,7 +48,7 @@ async def test_pods_of_gangs_and_of_nobody_are_explained(live: Live):
     half = await told(live.bed, "train-0")
     assert half.gang is not None
     assert (half.gang.dialect, half.gang.members, half.gang.missing) == ("kgwe", 1, 1)
-    assert "Gang default/train incomplete: waiting for 1 more pod" in half.summary
+    assert "Gang default/train is incomplete: 1 of 2 pods exist" in half.summary
     assert (await told(live.bed, "plain")).state == "NotForKGWE"
 
     await live.pod("train-1", 8, annotations=GANG)

@@ -129,4 +129,4 @@ def test_a_holder_shows_what_it_holds_of_the_scarce_resource_and_all_known_ends_
     waiting = Waiting("InsufficientResources", "0/1 nodes available for 1 GPU.", holders=(holder,), free_by=until)
     text = words.text(Explanation("Pod", "default", "p", "Waiting", "waiting.", waiting=waiting))
     assert "workload default/boss holds 30 cores and 6 GPUs (until about 2026-11-17T13:43:00Z)" in text
-    assert "May start    by 2026-11-17T13:43:00Z, when all workloads of the nearest place have ended" in text
+    assert "May start    by 2026-11-17T13:43:00Z, when enough workloads of the nearest place have ended" in text

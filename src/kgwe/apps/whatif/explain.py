@@ -32,6 +32,7 @@ from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.client.client import Forbidden
 from kgwe.model.units.phrasing import counted, end_sentence, list_names
 from kgwe.placement.fleet.snapshot import list_gpus
+from kgwe.placement.gang.request import NODE
 from kgwe.placement.planning import explain as pure
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.plan import Plan
@@ -403,10 +404,20 @@ def _waiting(view: View, owner: str, base: Explanation) -> Explanation:
     if isinstance(found, Plan):
         return _fits(view, found, base)
     near = found.refusal.detail
-    held, free_by = holders.list_holders(view, found.nearest, near.verdict if isinstance(near, Shortage) else None)
-    waiting = msgspec.structs.replace(why(found), holders=held, free_by=free_by)
+    held = holders.list_holders(view, found.nearest, near.verdict if isinstance(near, Shortage) else None)
+    waiting = msgspec.structs.replace(why(found), holders=held, free_by=_estimate_room(view, ask, found))
     turn_now = None if waiting.hopeless else base.turn
     return _with(base, summary=f"waiting. {_sentence(found.binding)}", waiting=waiting, turn=turn_now)
+
+
+def _estimate_room(view: View, ask: Ask, found: Why) -> str:
+    """When enough nodes of the nearest place are expected to be empty; "": not known."""
+    whole = planner.divide_ask(view.fleet.fitter, ask)
+    roles = whole.gang.roles if whole.gang is not None else ()
+    if len(roles) > 1 or found.best is None:
+        return ""
+    needed = 1 if found.best.level == NODE else found.best.short
+    return holders.estimate_room(view, found.nearest, roles[0].request if roles else whole.request, needed)
 
 
 def _sentence(text: str) -> str:

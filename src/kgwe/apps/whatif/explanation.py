@@ -89,7 +89,7 @@ class Waiting(_Said, frozen=True):
     holders: tuple[Holder, ...] = ()
     """Workloads that hold GPUs of the nearest place, the largest first."""
     free_by: str = ""
-    """When all workloads of the nearest place are expected to have ended; empty: not known."""
+    """When enough nodes of the nearest place are expected to be empty; empty: not known."""
 
 
 class Turn(_Said, frozen=True):

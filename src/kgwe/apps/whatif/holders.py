@@ -17,17 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kgwe.cluster.offline import View
+    from kgwe.placement.fleet.node import Request
 
 _RESOURCES: Final = {FitStatus.CPU: amounts.CPU, FitStatus.MEMORY: amounts.MEMORY}
 #: holders that are named
 _NAMED: Final = 5
 
 
-def list_holders(view: View, nodes: Iterable[str], short_of: FitStatus | None = None) -> tuple[tuple[Holder, ...], str]:
-    """Holders of GPUs on these nodes, the largest first, and when all have ended; empty if that is not known.
-
-    `short_of`: what the nearest node lacks.
-    """
+def list_holders(view: View, nodes: Iterable[str], short_of: FitStatus | None = None) -> tuple[Holder, ...]:
+    """Holders of GPUs on these nodes, the largest first; `short_of`: what the nearest node lacks."""
     milli: dict[str, int] = {}
     others: dict[str, int] = {}
     resource = _RESOURCES.get(short_of, "") if short_of is not None else ""
@@ -40,13 +38,30 @@ def list_holders(view: View, nodes: Iterable[str], short_of: FitStatus | None = 
             holding = view.fleet.holding(key) if resource else None
             if holding is not None:
                 others[owner] = others.get(owner, 0) + holding.amounts.get(resource, 0)
-    ends = {owner: expected_end(view, owner) for owner in milli}
     largest = sorted(milli, key=lambda owner: (-others.get(owner, 0), -milli[owner], owner))[:_NAMED]
-    named = tuple(
-        Holder(view.state.owners.title(owner), milli[owner] / GPU_MILLI, end, _describe(resource, others.get(owner, 0)))
-        for owner, end in ((owner, ends[owner]) for owner in largest)
+    return tuple(
+        Holder(
+            view.state.owners.title(owner),
+            milli[owner] / GPU_MILLI,
+            expected_end(view, owner),
+            _describe(resource, others.get(owner, 0)),
+        )
+        for owner in largest
     )
-    return named, max(ends.values()) if ends and all(ends.values()) else ""
+
+
+def estimate_room(view: View, nodes: Iterable[str], request: Request, needed: int) -> str:
+    """When so many of these nodes, which can run a pod of the request, are expected to be empty; "": not known."""
+    codes = view.fleet.fitter.check_empty_nodes(request)
+    suitable = {
+        node.name for node, code in zip(view.fleet.snapshot.nodes, codes, strict=True) if code == FitStatus.FITS
+    }
+    ends = []
+    for node in suitable.intersection(nodes):
+        each = [expected_end(view, _owner_of(view, key)) for key in view.fleet.holders(node)]
+        if each and all(each):
+            ends.append(max(each))
+    return sorted(ends)[needed - 1] if 0 < needed <= len(ends) else ""
 
 
 def _describe(resource: str, amount: int) -> str:

@@ -179,8 +179,8 @@ def _lines(told: Explanation) -> Iterator[str]:
         p50, p90 = told.estimated_start
         yield from _block("May start", [f"by {p50} (50 % likely), by {p90} (90 % likely)"])
     elif told.waiting is not None and told.waiting.free_by and not told.waiting.hopeless:
-        ends = f"by {told.waiting.free_by}, when all workloads of the nearest place have ended"
-        yield from _block("May start", [f"{ends}; later if workloads ahead in the queue take it"])
+        ends = f"by {told.waiting.free_by}, when enough workloads of the nearest place have ended"
+        yield from _block("May start", [f"{ends}; later if workloads ahead in the queue take the room"])
     yield from _block("Last status", [_said(each) for each in told.said])
     yield from _block("Events", [_happened(each) for each in told.events])
     yield from _block("Not read", told.warnings)

@@ -37,6 +37,14 @@ def test_amounts_have_the_usual_units():
     assert phrasing.format_cores(500) == "0.5 cores"
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(86_400, "24h"), (5400, "1h30m"), (45, "45s"), (0, "0s"), (259_200, "3d"), (3_725, "1h2m"), (3_605, "1h5s")],
+)
+def test_durations_have_at_most_two_units(seconds, text):
+    assert phrasing.format_duration(seconds) == text
+
+
 def test_lists_are_bounded():
     assert phrasing.list_names([]) == ""
     assert phrasing.list_names(["h1", "h2"]) == "h1, h2"
