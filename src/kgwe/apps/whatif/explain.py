@@ -216,7 +216,8 @@ def _running(view: View, workload: Workload, run: Run, base: Explanation) -> Exp
     where = _where(seats)
     summary = f"{running} of {counted(run.pods, 'pod')} running on {where}" if running else f"placed on {where}"
     if unplaced is not None:
-        summary = f"not started. {_describe_unplaced(workload, unplaced, where)}"
+        begun = f"{running} of {counted(run.pods, 'pod')} running" if running else "not started"
+        summary = f"{begun}. {_describe_unplaced(workload, unplaced, where)}"
     elif not problems:
         summary += "; no problems found"
     return _with(base, state=state, summary=summary, placed=found, problems=tuple(problems))
