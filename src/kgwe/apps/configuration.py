@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from kgwe import errors
+from kgwe import errors, text_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,8 +42,8 @@ def _read(path: Path) -> dict[str, Any]:
     import yaml  # noqa: PLC0415 - most processes have no file
 
     try:
-        tree = yaml.safe_load(path.read_text()) or {}
-    except (OSError, yaml.YAMLError) as exc:
+        tree = yaml.safe_load(text_files.read_text(path)) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
         raise errors.Permanent(f"cannot read settings {path}: {exc}") from exc
     if not isinstance(tree, dict):
         raise errors.Permanent(f"settings {path}: expected a mapping of keys to values")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import App, Parameter
 
+from kgwe import text_files
 from kgwe.errors import KgweError, NotFound
 from kgwe.local.cluster import components, logs, startup, status
 from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
@@ -330,11 +331,13 @@ def _format_duration(seconds: float) -> str:
 
 def _read_file(path: Path) -> str:
     try:
-        return path.read_text()
+        return text_files.read_text(path)
     except FileNotFoundError as exc:
         raise NotFound(f"file not found: {path}") from exc
     except OSError as exc:
         raise KgweError(f"cannot read {path}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise KgweError(f"{path} is not text") from exc
 
 
 def _print(text: str) -> None:

@@ -7,6 +7,7 @@ table.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from dataclasses import dataclass
@@ -58,10 +59,36 @@ Examples:
 """
 
 _REACH_HINT = "check the kubeconfig (--kubeconfig, KUBECONFIG), or start a local cluster with kgwe local up"
+# Errors of a write to standard output, such as a full disk.
+_OUTPUT_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    if getattr(sys, "stdout", None) is None:  # closed by the caller: output is not wanted
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    try:
+        try:
+            _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader closed the pipe (`kgwe local logs | head`).
+        _discard_output()
+        sys.exit(1)
+    except OSError as exc:
+        if exc.filename is not None or exc.errno not in _OUTPUT_ERRORS:
+            raise
+        _discard_output()
+        sys.stderr.write(f"kgwe: cannot write the output: {exc.strerror}\n")
+        sys.exit(1)
+
+
+def _discard_output() -> None:
+    """Drop what is still buffered, so that the interpreter does not write it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(arguments: list[str]) -> None:
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
         sys.stdout.write(overview())
         return
@@ -75,10 +102,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except KgweError as exc:
         sys.stderr.write(f"kgwe: {exc}\n")
-        sys.exit(1)
-    except BrokenPipeError:
-        # The reader closed the pipe (`kgwe local logs | head`): drop the buffered output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 

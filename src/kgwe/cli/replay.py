@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,11 @@ def replay_(
     outcomes = replay.replay(
         decisions.read_lines(_find_files(paths)), policy=policy, choosers=load_choosers(), since_s=_parse_time(since)
     )
+    first = next(outcomes, None)
+    if first is None:
+        later = f" since {since}" if since else ""
+        raise errors.NotFound(f"no decisions{later} in {', '.join(map(str, paths))}: there is nothing to replay")
+    outcomes = itertools.chain((first,), outcomes)
     return _compare(outcomes, policy, show, as_json=json) if policy else _verify(outcomes, as_json=json)
 
 

@@ -10,7 +10,7 @@ import msgspec
 import yaml
 from cyclopts import App, Parameter
 
-from kgwe import errors
+from kgwe import errors, text_files
 from kgwe.hardware.mps import control
 from kgwe.model.units import amounts
 from kgwe.sharing import timeslicing
@@ -162,9 +162,12 @@ def check(file: Path) -> None:
         Configuration file (not the ConfigMap around it); - reads standard input.
     """
     try:
-        source = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        is_stdin = str(file) == "-"
+        source = text_files.read_stream(sys.stdin, "standard input") if is_stdin else text_files.read_text(file)
     except OSError as exc:
         raise errors.Permanent(f"cannot read {file}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise errors.Permanent(f"{file} is not text; expected the YAML of a sharing configuration") from exc
     sharing = timeslicing.parse_config(source)
     for name, _ in sharing.replicas:
         [(shown, count)] = timeslicing.offered_resources(sharing, {timeslicing.full_name(name): 1}).items()

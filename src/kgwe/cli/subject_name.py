@@ -49,7 +49,8 @@ def parse_name(text: str, namespace: str | None = None, kind: Kind | None = None
         kind = named_kind
     where, slash, name = rest.rpartition("/")
     if not name or "/" in where or (slash and not where):
-        raise errors.Permanent(f"{text!r}: expected NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME")
+        problem = "" if name else "name is empty: "
+        raise errors.Permanent(f"{text!r}: {problem}expected NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME")
     if where and namespace not in (None, where):
         raise errors.Permanent(f"{text!r} names namespace {where}, and -n says {namespace}: leave one of them out")
     return SubjectName(name, where or namespace, kind, group)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from cyclopts import App, Parameter
 
-from kgwe import errors
+from kgwe import errors, text_files
 from kgwe.model.gpu import bandwidth, catalog, drawing, machine_text
 from kgwe.model.simfleet import suggestion
 
@@ -82,8 +82,8 @@ def topology(
 def _read(file: str) -> str:
     try:
         if file == "-":
-            return sys.stdin.read()
-        return Path(file).read_text(encoding="utf-8")
+            return text_files.read_stream(sys.stdin, "standard input")
+        return text_files.read_text(Path(file))
     except OSError as exc:
         raise errors.NotFound(f"cannot read {file}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:

@@ -281,6 +281,8 @@ class PendingNodes:
 # Takes some tenths of a millisecond.
 _NODES_AT_ONCE: Final = 8
 _ROWS_AT_ONCE: Final = 64
+# The snapshot of a very large cluster is far smaller.
+_MAX_LINE_BYTES: Final = 256 << 20
 
 
 def _group_by_class(
@@ -328,7 +330,9 @@ def read_lines(paths: Iterable[Path]) -> Iterator[tuple[str, Line]]:
     for path in paths:
         try:
             with path.open("rb") as file:
-                for number, text in enumerate(file, 1):
+                for number, text in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES + 1), b""), 1):
+                    if len(text) > _MAX_LINE_BYTES:
+                        raise errors.Permanent(f"{path}:{number} is not a decision record: the line is too long")
                     if text.endswith(b"\n") and text.strip():
                         yield f"{path}:{number}", _line(decoder, text, f"{path}:{number}")
         except OSError as exc:

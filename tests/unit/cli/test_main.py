@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from kgwe.cli import main
 from kgwe.cli.main import COMMANDS
 from kgwe.local.cluster import cluster_record
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["help"]])
@@ -176,3 +173,37 @@ def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(tmp_path: Path):
         assert process.stdout.readline() == b"a line\n"
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topology", "--help"], ["topology", "FILE"]])
+def test_output_that_cannot_be_written_is_one_plain_message(tmp_path: Path, arguments: list[str]):
+    file = tmp_path / "ok.txt"
+    file.write_text("\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU1\tNV4\t X \n")
+    command = [sys.executable, "-m", "kgwe.cli", *(str(file) if each == "FILE" else each for each in arguments)]
+
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert result.returncode == 1
+    assert result.stderr.endswith("kgwe: cannot write the output: No space left on device\n")
+    assert "Traceback" not in result.stderr
+    assert "Exception ignored" not in result.stderr
+
+
+def test_a_reader_that_is_gone_before_the_overview_is_written_gets_no_message():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "kgwe.cli", "--help"]
+
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (1, b"")
+
+
+def test_standard_output_that_is_closed_is_no_error():
+    command = ["sh", "-c", 'exec "$0" -m kgwe.cli --help >&-', sys.executable]
+
+    result = subprocess.run(command, stderr=subprocess.PIPE, check=False)
+
+    assert (result.returncode, result.stderr) == (0, b"")

@@ -91,7 +91,16 @@ def test_another_policy_is_compared(records: Path, capsys: pytest.CaptureFixture
 
 def test_times_before_are_left_out(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, str(records), "--since", "1970-01-01T00:16:39Z")[1].startswith("8 decisions")
-    assert run(capsys, str(records), "--since", "2026-01-01")[1].startswith("0 decisions")
+
+
+def test_records_without_decisions_are_an_error(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "/dev/null")
+    assert (code, out) == (1, "")
+    assert "no decisions in /dev/null" in err
+    assert run(capsys, "/dev/null", "--policy", "spread")[0] == 1
+    code, _, err = run(capsys, str(records), "--since", "2026-01-01")
+    assert code == 1
+    assert "no decisions since 2026-01-01 in" in err
 
 
 @pytest.mark.parametrize(

@@ -44,3 +44,9 @@ def test_options_that_contradict_the_name_are_refused() -> None:
         parse_name("ml-team/finetune", "default")
     with pytest.raises(errors.Permanent, match="names a pod, and --kind says workload"):
         parse_name("pod/a", kind="workload")
+
+
+@pytest.mark.parametrize("text", ["", "pod/", "gw/", "ml-team/", "pod/ml-team/"])
+def test_an_empty_name_is_said_to_be_empty(text: str) -> None:
+    with pytest.raises(errors.Permanent, match="name is empty: expected NAME"):
+        parse_name(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -66,3 +67,24 @@ def test_errors_name_the_file_or_the_line(capsys, file, tmp_path):
     file.write_bytes(b"\xff\xfe\x00")
     assert run(str(file)) == 1
     assert "is not text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [("topology", "/dev/zero"), ("sharing", "check", "/dev/zero")])
+def test_input_without_an_end_is_refused(capsys, arguments):
+    with pytest.raises(SystemExit) as stop:
+        main.main(list(arguments))
+    assert stop.value.code == 1
+    assert capsys.readouterr().err == "kgwe: /dev/zero is too large: at most 16 MiB are read\n"
+
+
+def test_standard_input_without_an_end_is_refused(capsys, monkeypatch):
+    with Path("/dev/zero").open(encoding="utf-8") as endless:
+        monkeypatch.setattr("sys.stdin", endless)
+        assert run("-") == 1
+    assert "standard input is too large" in capsys.readouterr().err
+
+
+def test_a_machine_of_too_many_devices_is_refused(capsys, file):
+    file.write_text("\t" + "\t".join(f"GPU{number}" for number in range(577)) + "\n")
+    assert run(str(file)) == 1
+    assert "577 GPUs and NICs in one machine; at most 576 are allowed" in capsys.readouterr().err

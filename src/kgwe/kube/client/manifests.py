@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import yaml
 
-from kgwe import errors
+from kgwe import errors, text_files
 from kgwe.kube.api.resources import Resource
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ Document = dict[str, Any]
 
 # The C parser where PyYAML was built with it: ten times faster on big files.
 _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+# `kubectl get -o yaml` of a large cluster is tens of MiB.
+_MAX_BYTES: Final = 128 << 20
 
 
 class _ApiResource(msgspec.Struct):
@@ -35,7 +38,7 @@ class _ApiResourceList(msgspec.Struct):
 def load_manifests(path: Path) -> list[Document]:
     """The objects of a YAML file, those in Lists included; Permanent, naming the file, when it holds anything else."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = text_files.read_text(path, _MAX_BYTES)
         documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
     except OSError as exc:
         raise errors.Permanent(f"cannot read {path}: {exc.strerror}") from exc

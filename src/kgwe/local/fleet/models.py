@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kgwe import errors
+from kgwe import errors, text_files
 from kgwe.model.simfleet import model_file
 
 _HERE = Path(__file__).parent
@@ -48,6 +48,6 @@ def _directory() -> Path:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as exc:
+        return text_files.read_text(path)
+    except (OSError, UnicodeDecodeError) as exc:
         raise errors.Permanent(f"cannot read the fleet model: {exc}") from exc

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
-from kgwe.model.gpu.topology import Nic, Slot, Wiring
+from kgwe.model.gpu.topology import MAX_DEVICES, Nic, Slot, Wiring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,8 @@ _GPU_CLASSES: Final = ("0x0302", "0x0300")
 _NIC_CLASSES: Final = ("0x0200", "0x0207")
 _SWITCH_CLASS: Final = "0x0680"
 _BUS: Final = re.compile(r"([0-9a-fA-F]{4}|[0-9a-fA-F]{8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
-_SPEED: Final = re.compile(r"(\d+(?:\.\d+)?) GT/s")
+_SPEED: Final = re.compile(r"(\d+(?:\.\d+)?) GT/s", re.ASCII)
+_CPU_MASK: Final = re.compile(r"(0[xX])?[0-9a-fA-F]{1,4096}")
 
 # Compute capability (times ten) from which on GPUs have this generation of NVLink.
 _NVLINK_VERSION: Final = ((100, 5), (90, 4), (80, 3), (70, 2), (60, 1))
@@ -51,7 +52,7 @@ _PCIE1_YIELD: Final = 0.8 / 8
 
 _MBIT_PER_GBIT: Final = 1000
 _MOST_DEPTH: Final = 64
-_MOST_GPUS: Final = 64
+_MOST_ELEMENTS: Final = 1 << 16
 
 
 @dataclass
@@ -75,7 +76,7 @@ class _Element:
         if not text:
             return default
         try:
-            number = int(text, 0)
+            number = int(text, 0) if text.isascii() else default - 1
         except ValueError:
             number = default - 1
         if number < default:
@@ -124,11 +125,16 @@ def _tree(text: str) -> _Element:
     """The elements with the lines they begin on; document types, which can make a small file explode, are refused."""
     top = _Element("", {}, 0)
     stack = [top]
+    elements = 0
     parser = xml.parsers.expat.ParserCreate()
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         if len(stack) > _MOST_DEPTH:
             raise _bad(parser.CurrentLineNumber, f"more than {_MOST_DEPTH} elements inside each other")
+        nonlocal elements
+        elements += 1
+        if elements > _MOST_ELEMENTS:
+            raise _bad(parser.CurrentLineNumber, f"more than {_MOST_ELEMENTS} elements")
         element = _Element(tag, attributes, parser.CurrentLineNumber)
         stack[-1].children.append(element)
         stack.append(element)
@@ -181,8 +187,10 @@ def _gpus(devices: Sequence[_Device]) -> list[_Device]:
             "NCCL topology: no GPU in the file (some clouds' files list switches and NICs only);"
             " dump a whole one on the machine with NCCL_TOPO_DUMP_FILE"
         )
-    if len(found) > _MOST_GPUS:
-        raise errors.Permanent(f"NCCL topology: {len(found)} GPUs in one machine")
+    if len(devices) > MAX_DEVICES:
+        raise errors.Permanent(
+            f"NCCL topology: {len(devices)} devices in one machine; at most {MAX_DEVICES} are allowed"
+        )
     buses = [device.bus for device in found]
     for device in found:
         if buses.count(device.bus) > 1:
@@ -271,10 +279,9 @@ def _cpu_list(cpu: _Element) -> str:
     text = cpu.attributes.get("affinity", "").replace(",", "")
     if not text:
         return ""
-    try:
-        bits = int(text, 16)
-    except ValueError:
-        raise _bad(cpu.line, f"cpu affinity={text!r} is not a hexadecimal mask") from None
+    if not _CPU_MASK.fullmatch(text):
+        raise _bad(cpu.line, f"cpu affinity={text[:64]!r} is not a hexadecimal mask")
+    bits = int(text, 16)
     ranges: list[str] = []
     position = 0
     while bits:

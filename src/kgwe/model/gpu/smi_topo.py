@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
-from kgwe.model.gpu.topology import Nic, Relation, Slot, Wiring
+from kgwe.model.gpu.topology import MAX_DEVICES, Nic, Relation, Slot, Wiring
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 # Colours and underlines.
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_GPU: Final = re.compile(r"GPU\d+")
-_NVLINK: Final = re.compile(r"NV(\d{1,3})")
-_CPUS: Final = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
+_GPU: Final = re.compile(r"GPU\d+", re.ASCII)
+_NVLINK: Final = re.compile(r"NV(\d{1,3})", re.ASCII)
+_CPUS: Final = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", re.ASCII)
 _AFFINITY_HEADINGS: Final = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
-_NIC_NAME: Final = re.compile(r"\s*(NIC\d+):\s*(\S+)\s*")
+_NIC_NAME: Final = re.compile(r"\s*(NIC\d+):\s*(\S+)\s*", re.ASCII)
 
 _WORDS: Final = {
     **{relation.value: relation for relation in Relation if relation is not Relation.NVLINK},
@@ -96,6 +96,10 @@ def _heading(lines: Sequence[str]) -> tuple[int, list[str], list[str]]:
         affinities = [heading for heading in _AFFINITY_HEADINGS if heading in " ".join(words)]
         for heading in affinities:
             words = " ".join(words).replace(heading, "").split()
+        if len(words) > MAX_DEVICES:
+            raise _bad(number, f"{len(words)} GPUs and NICs in one machine; at most {MAX_DEVICES} are allowed")
+        if foreign := [word for word in words if not word.isascii()]:
+            raise _bad(number, f"{foreign[0]!r} is not the name of a GPU or NIC")
         if twice := {word for word in words if words.count(word) > 1}:
             raise _bad(number, f"{', '.join(sorted(twice))} stands twice in the heading")
         return number, words, affinities

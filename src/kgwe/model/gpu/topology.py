@@ -22,6 +22,9 @@ from typing import Final
 #: A place in the PCIe tree: the host bridge, then the switches below it. Empty: not known.
 PciePath = tuple[str, ...]
 
+# No machine has more GPUs and NICs together.
+MAX_DEVICES: Final = 576
+
 
 class Relation(enum.StrEnum):
     """The best path between two devices, NVLink aside."""

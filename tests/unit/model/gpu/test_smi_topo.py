@@ -120,6 +120,10 @@ def test_one_card_is_a_machine_too():
         (SMALL.replace("24-47,72-95", "everywhere"), "line 3: GPU1: CPU Affinity 'everywhere'"),
         (SMALL.replace("\tGPU0\tGPU1\tmlx5_0", "\tGPU0\tGPU0\tmlx5_0"), "line 1: GPU0 stands twice"),
         (SMALL.replace("GPU1\tNV4\t X ", "GPU0\tNV4\t X "), "line 3: GPU0 has a second row"),
+        (SMALL.replace("NV4", "NV\u0664"), "line 2: GPU0 to GPU1: 'NV\u0664' is no kind of link"),
+        (SMALL.replace("GPU1", "GPU\u0661"), "line 1: 'GPU\u0661' is not the name of a GPU or NIC"),
+        (SMALL.replace("24-47", "\u0662-47"), "line 3: GPU1: CPU Affinity '\u0662-47,72-95' is not a list"),
+        ("\t".join(f"GPU{i}" for i in range(577)), "line 1: 577 GPUs and NICs in one machine; at most 576 are allowed"),
         (SMALL.replace(" X \tNV4", "PIX\tNV4"), "line 2: GPU0 to GPU0 is 'PIX'; X is for a GPU and itself"),
     ],
 )

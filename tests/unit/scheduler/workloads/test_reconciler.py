@@ -183,7 +183,17 @@ async def test_a_run_with_the_name_of_another_object_is_an_error(bed: Bed) -> No
     await bed.client.create(resources.JOB, {"metadata": {"name": name}, "spec": {"template": {}}}, NAMESPACE)
     bed.resume_watch()
     assert await bed.reconcile() == "retry"
+    assert bed.status["message"].startswith("creating the Job failed; retry 1 of 3 in ")
     assert "belongs to something else" in bed.status["message"]
+
+
+async def test_an_error_names_the_kind_that_was_being_created(bed: Bed) -> None:
+    bed.uid = (await bed.workload("serving", count=1, workloadType="Inference")).metadata.uid
+    await bed.place()
+    bed.api.refuse_next("POST", resources.DEPLOYMENT, 422, "no such field", "Invalid")
+    assert await bed.reconcile() == "retry"
+    message = bed.stored(resources.GPU_WORKLOAD, "serving")["status"]["message"]
+    assert message.startswith("creating the Deployment failed; retry 1 of 3 in ")
 
 
 async def test_a_workload_that_is_deleted_takes_its_run_with_it(bed: Bed) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kgwe import errors
+from kgwe import errors, text_files
 from kgwe.model.gpu import catalog, fallback_wiring, machine_text
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TopologyFile:
         if not self._path or not machine.devices:
             return machine
         try:
-            text = Path(self._path).read_text(encoding="utf-8")
+            text = text_files.read_text(Path(self._path))
             described = machine_text.parse_machine(text, model=_model(machine))
             completed = fallback_wiring.complete_wiring(machine, described)
         except (OSError, UnicodeDecodeError, errors.KgweError) as exc:

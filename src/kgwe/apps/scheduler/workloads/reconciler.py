@@ -225,7 +225,7 @@ class Reconciler:
         await self._setbacks.give_up(workload, "InvalidPodTemplate", message)
         return "done"
 
-    # --- creating the Job -------------------------------------------------------------------------------
+    # --- creating the run -------------------------------------------------------------------------------
 
     async def _start_run(self, workload: Workload, attempt: Attempt, plan: Plan) -> Result:
         """Create what runs the workload, at its place."""

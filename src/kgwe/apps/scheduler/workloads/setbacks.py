@@ -10,6 +10,7 @@ import structlog
 from kgwe.apps.scheduler.workloads import placement_attempts
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.apps.scheduler.workloads.placement_attempts import AttemptLimits
+from kgwe.cluster.workload.manifests import run_metadata
 from kgwe.kube.api import timestamp
 from kgwe.model.units import backoff
 from kgwe.model.units.phrasing import counted, end_sentence
@@ -88,7 +89,8 @@ class Setbacks:
         self._metrics.retries.inc()
         self._attempts.attempt_of(workload).retry_at = self._clock() + delay_s
         self._requeue(workload.key, delay_s)
-        message = f"creating the Job failed; retry {retries + 1} of {workload.max_retries} in {delay_s:.0f} s: {error}"
+        kind, retry = run_metadata.resource_of(workload).kind, f"retry {retries + 1} of {workload.max_retries}"
+        message = f"creating the {kind} failed; {retry} in {delay_s:.0f} s: {error}"
         await self._writer.write_status(
             workload, phases.retrying_status(workload, retries + 1, message, timestamp.seconds())
         )
