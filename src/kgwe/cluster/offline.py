@@ -30,7 +30,7 @@ from kgwe.placement.planning.ask import Ask
 from kgwe.placement.planning.unmet import find_unmet
 from kgwe.placement.queue.ask import workload_from_ask
 from kgwe.placement.queue.queue import Queue
-from kgwe.placement.refusal import Reason
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from kgwe.kube.client.client import KubeClient
     from kgwe.placement.disruption.running import Running
     from kgwe.placement.live.fleet import LiveFleet
-    from kgwe.placement.refusal import Refusal
 
 #: kinds of ours, and of dynamic resource allocation, which need not be there
 OWN: Final[tuple[Resource[Any], ...]] = (
@@ -192,14 +191,27 @@ class View:
 
     def is_hopeless(self, ask: Ask) -> bool:
         """Whether waiting cannot help: no node could run a pod of it, or the scheduler wrote so."""
-        workload = self.state.find_workload(ask.owner)
-        if workload is not None and workload.status.observed_generation == workload.meta.generation:
-            reasons = {each.reason for each in workload.status.conditions if each.status == "False"}
-            if reasons & _HOPELESS:
-                return True
+        if self._written_refusal(ask) is not None:
+            return True
         whole = planner.divide_ask(self.fleet.fitter, ask)
         requests = [role.request for role in whole.gang.roles] if whole.gang is not None else [whole.request]
         return any(find_unmet(self.fleet.fitter, request) is not None for request in requests)
+
+    def refuse_hopeless(self, ask: Ask) -> Refusal | None:
+        """Why waiting cannot help, as the scheduler wrote it or would write it; None: waiting may help."""
+        if not self.is_hopeless(ask):
+            return None
+        found = self._written_refusal(ask) or planner.make_plan(self.fleet, ask)
+        return found if isinstance(found, Refusal) else None
+
+    def _written_refusal(self, ask: Ask) -> Refusal | None:
+        """What the scheduler wrote into the status of a workload that never starts as it is."""
+        workload = self.state.find_workload(ask.owner)
+        if workload is None or workload.status.observed_generation != workload.meta.generation:
+            return None
+        conditions = (each for each in workload.status.conditions if each.status == "False")
+        said = next((each for each in conditions if each.reason in _HOPELESS), None)
+        return None if said is None else Refusal(Reason(said.reason), said.message, possible=False)
 
     def _version_of(self, owner: str) -> int:
         target = self.state.owners.event_target(owner)

@@ -149,9 +149,16 @@ CAUSES = (
     Cause(
         "gpu-bandwidth",
         {**gpus(4, gpuModel="L40S", topology={"minBandwidthGBps": 500}), "gpusPerPod": 4},
-        "NoMatchingNode",
-        "No node has 4 GPUs connected by 500 GB/s",
-        "minBandwidthGBps",
+        "TopologyNotMet",
+        "No node has 4 GPUs connected with at least 500 GB/s",
+        "Lower topology.minBandwidthGBps",
+    ),
+    Cause(
+        "nvlink",
+        gpus(4, gpuModel="L40S", topology={"preference": "NVLinkRequired", "minBandwidthGBps": 600}),
+        "TopologyNotMet",
+        "No node has 4 GPUs connected by NVLink with at least 600 GB/s",
+        "Relax topology.preference and lower topology.minBandwidthGBps",
     ),
     Cause(
         "priority-class",

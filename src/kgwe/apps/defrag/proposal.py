@@ -18,7 +18,7 @@ from kgwe.placement.planning import planner
 from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kgwe.cluster.offline import View
     from kgwe.kube.api import core
@@ -30,6 +30,7 @@ _PER_GPU_HOUR: Final = 1_000_000
 # Maximum number of waiting workloads to try, in queue order.
 _MOST_TRIED: Final = 20
 _MILLI: Final = 1000
+_INVALID: Final = "Invalid"
 
 _MESSAGES: Final = {
     Reason.STARTS_ANYWAY: "it fits without moves and waits for another reason (see kgwe explain)",
@@ -106,12 +107,10 @@ class NoMoves(msgspec.Struct, frozen=True, rename="camel"):
 
 def propose(view: View, name: str, terms: Terms) -> Proposal | NoMoves:
     """Return the moves for the named workload, or for the first in the queue that moves can help."""
-    owners = [owner for owner in view.list_in_order() if not name or _is_named(view, owner, name)]
+    queued = view.list_in_order()
+    owners = [owner for owner in queued if not name or _is_named(view, owner, name)]
     if not owners:
-        waits = ", ".join(view.state.owners.title(owner) for owner in view.asks) or "nothing"
-        raise errors.NotFound(
-            f"{name} is not waiting for GPUs; waiting: {waits}" if name else "no workload is waiting for GPUs"
-        )
+        return _refuse_stuck(view, name, queued)
     budgets = DisruptionBudgets(view.state.budgets)
     running = list(_find_movable(view, budgets, terms))
     refused: list[NoMoves] = []
@@ -124,10 +123,28 @@ def propose(view: View, name: str, terms: Terms) -> Proposal | NoMoves:
     return next((each for each in refused if each.reason != Reason.STARTS_ANYWAY), refused[0])
 
 
+def _refuse_stuck(view: View, name: str, queued: Sequence[str]) -> NoMoves:
+    """Refuse the workload that never starts as it is; NotFound if the named one does not wait, or none does."""
+    stuck = {owner: (_INVALID, problem) for owner, problem in view.problems.items()}
+    for owner, ask in view.asks.items():
+        if (refusal := view.refuse_hopeless(ask)) is not None:
+            stuck[owner] = (str(refusal.code), refusal.message)
+    for owner, (reason, message) in stuck.items():
+        if not name or _is_named(view, owner, name):
+            text = f"it will not start by waiting, and moves cannot help. {message}"
+            return NoMoves(view.state.owners.title(owner), reason, text)
+    if not name:
+        raise errors.NotFound("no workload is waiting for GPUs")
+    waits = ", ".join(view.state.owners.title(owner) for owner in queued) or "nothing"
+    raise errors.NotFound(f"{name} is not waiting for GPUs; waiting: {waits}")
+
+
 def _is_named(view: View, owner: str, name: str) -> bool:
-    ask = view.asks[owner]
     title = view.state.owners.title(owner).partition(" ")[2]
-    return name in {ask.name, f"{ask.namespace}/{ask.name}", title, title.rpartition("/")[2]}
+    names = {title, title.rpartition("/")[2]}
+    if (ask := view.asks.get(owner)) is not None:
+        names |= {ask.name, f"{ask.namespace}/{ask.name}"}
+    return name in names
 
 
 # --- movable pods ---------------------------------------------------------------------------------------
@@ -179,7 +196,7 @@ def _propose_one(
         is_gang = ask.gang is not None or ask.pods > 1
         wanted = planner.gang_request(ask) if is_gang else ask.request
     except errors.Permanent as exc:
-        return NoMoves(title, "Invalid", str(exc))
+        return NoMoves(title, _INVALID, str(exc))
     rules = Rules(_PER_GPU_HOUR, budgets.left, terms.min_run_s, max_evictions=terms.max_moves)
     waiting = [Waiting(title, wanted, terms.sooner_s)]
     found = plan_defrag(view.fleet.fitter, view.fleet.tree, waiting, running, rules=rules, now_s=view.now_s)

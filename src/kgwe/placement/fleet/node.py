@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kgwe.model.units.limits import MAX_GPUS_PER_NODE
 from kgwe.placement.fleet.constraints import ANYWHERE, Constraints
@@ -28,6 +28,9 @@ class Preference(enum.StrEnum):
     NVLINK_REQUIRED = "NVLinkRequired"
     SAME_NUMA = "SameNUMA"
     SAME_PCIE_SWITCH = "SamePCIeSwitch"
+
+
+_REQUIRED: Final = frozenset({Preference.NVLINK_REQUIRED, Preference.SAME_NUMA, Preference.SAME_PCIE_SWITCH})
 
 
 class SpotPolicy(enum.StrEnum):
@@ -100,6 +103,11 @@ class Node:
             mask &= ~(1 << gpu)
         return mask
 
+    @property
+    def whole_gpus(self) -> int:
+        """Number of GPUs that it offers whole, healthy or not."""
+        return 0 if self.shares_per_gpu else min(self.shape.gpu_count - len(self.cut), MAX_GPUS_PER_NODE)
+
 
 def share_milli(shares_per_gpu: int) -> int:
     """One of so many equal shares of a GPU."""
@@ -149,6 +157,12 @@ class Request(_HashedOnce):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash(self._values()))
+
+    @property
+    def connection_fields(self) -> tuple[str, ...]:
+        """Fields of `topology` that require a connection between the GPUs of the pod."""
+        preference = ("preference",) if self.preference in _REQUIRED else ()
+        return (*preference, "minBandwidthGBps") if self.min_bandwidth_gbps else preference
 
     def __hash__(self) -> int:
         return self._hash

@@ -149,9 +149,8 @@ def _relaxed(gang: GangRequest) -> Iterator[_Tried]:
         text = f"raise the limit of {join_words([name for name, most in limits.items() if most])}"
         lifted = dataclasses.replace(gang, max_nodes_per_leaf=0, max_gpus_per_leaf=0, max_pods_per_node=0)
         yield ChangeKind.RELAX_SPREAD, text, lifted
-    wired = {Preference.NVLINK_REQUIRED, Preference.SAME_NUMA, Preference.SAME_PCIE_SWITCH}
-    if any(role.request.preference in wired or role.request.min_bandwidth_gbps for role in gang.roles):
-        text = "accept GPUs that are not connected as required (topology.preference, minBandwidthGBps)"
+    if fields := sorted({field for role in gang.roles for field in role.request.connection_fields}, reverse=True):
+        text = f"accept GPUs that are not connected as required ({', '.join(f'topology.{field}' for field in fields)})"
         changed = gang.with_requests(preference=Preference.NONE, min_bandwidth_gbps=0.0)
         yield ChangeKind.RELAX_WIRING, text, changed
 

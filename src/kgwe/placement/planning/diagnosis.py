@@ -248,7 +248,9 @@ def _describe_nodes(search: GangSearch, request: Request, counts: Counter[int]) 
 
 def refuse_gang(found: Diagnosis) -> Refusal:
     """The refusal of a gang, with its diagnosis."""
-    if found.is_hopeless:
+    if found.unmet is not None and found.unmet.status is FitStatus.WIRING:
+        code = Reason.TOPOLOGY_NOT_MET
+    elif found.is_hopeless:
         code = Reason.TOO_LARGE
     elif found.reason is GangReason.TOO_LITTLE_ROOM:
         code = Reason.INSUFFICIENT_GPU if SHORT_OF_GPUS & set(found.statuses) else Reason.INSUFFICIENT_RESOURCES

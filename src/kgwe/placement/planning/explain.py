@@ -241,17 +241,28 @@ def _fewer(fleet: FleetView, ask: Ask) -> Iterator[Change]:
         fewer = replace(ask, request=replace(ask.request, gpus=replace(gpus, count=count)), divisible=False)
         plan = planner.make_plan(fleet, fewer, rng=NO_CHANCE, explain=False)
         if isinstance(plan, Plan):
-            text = f"ask for {counted(count, 'GPU')} instead of {gpus.count} ({plan.nodes[0]} has {count} free)"
+            text = f"ask for {counted(count, 'GPU')} instead of {gpus.count} ({_describe_free(fleet, plan)})"
             yield Change("FewerGPUs", text)
             return
 
 
+def _describe_free(fleet: FleetView, plan: Plan) -> str:
+    """The node of the plan, and why it takes no more GPUs."""
+    name, request = plan.nodes[0], plan.ask.request
+    count = request.gpus.count
+    free = int(fleet.snapshot.free[fleet.snapshot.index[name]]).bit_count()
+    if free > count and request.connection_fields:
+        return f"{name}; no {count + 1} of its {free} free GPUs are connected as required"
+    return f"{name} has {count} free" if free == count else name
+
+
 def _divided(fleet: FleetView, ask: Ask) -> Iterator[Change]:
-    """GPUs that one node does not have free, several may."""
+    """Several nodes may have the GPUs that one node does not have free. GPUs that must be connected stay together."""
     count = ask.request.gpus.count
     if not ask.divisible:
         return
-    for pods in (each for each in range(2, count + 1) if count % each == 0 and ask.ranks % each == 0):
+    most = count // 2 if ask.request.connection_fields else count
+    for pods in (each for each in range(2, most + 1) if count % each == 0 and ask.ranks % each == 0):
         request = replace(ask.request, gpus=replace(ask.request.gpus, count=count // pods))
         parts = replace(ask, request=request, pods=pods, divisible=False)
         plan = planner.make_plan(fleet, parts, rng=NO_CHANCE, explain=False)

@@ -5,8 +5,8 @@ several by the gang planner.
 
     answer = make_plan(fleet, ask)
 
-Whole GPUs that no single node has may be divided among pods where the ask allows it: into the fewest equal pods that
-some node could hold if nothing ran there.
+Where the ask allows it, more GPUs than the largest node has are divided into the fewest equal pods. An ask is never
+divided because of its topology, its GPU model or another requirement: it then waits whole, with the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.model.units import amounts as resources
-from kgwe.model.units.limits import MAX_GPUS_PER_NODE
 from kgwe.placement.disruption.partial_gang import complete_gang
 from kgwe.placement.fleet.node import SpotPolicy
 from kgwe.placement.gang import reliability
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from kgwe.placement.planning.custom_strategies import Rng
     from kgwe.placement.planning.plan import FleetView
     from kgwe.placement.pod.fit import Fitter
+
+_PAIR: Final = 2
 
 
 def make_plan(
@@ -77,18 +78,24 @@ def make_plan(
 
 
 def divide_ask(fitter: Fitter, ask: Ask) -> Ask:
-    """The ask with its GPUs divided among the fewest pods that nodes could hold; as it is when one can."""
+    """The ask with its GPUs divided among the fewest equal pods; undivided if some node has that many GPUs.
+
+    A node that lacks something other than GPUs counts too: a smaller pod must not evade the requirement. For the same
+    reason GPUs that must be connected are not divided into pods of one.
+    """
     count = ask.request.gpus.count
     if not ask.divisible or not count:
         return ask
-    for per_pod in range(min(count, MAX_GPUS_PER_NODE), 0, -1):
+    if count <= fitter.most_gpus:
+        return replace(ask, divisible=False)
+    fewest = _PAIR if ask.request.connection_fields else 1
+    for per_pod in range(fitter.most_gpus, fewest - 1, -1):
         pods = count // per_pod
         if count % per_pod or not _divides_evenly(ask, pods):
             continue
         request = replace(ask.request, gpus=replace(ask.request.gpus, count=per_pod))
-        if (fitter.check_empty_nodes(request) == FitStatus.FITS).any():
-            if pods == 1:
-                break
+        codes = fitter.check_empty_nodes(request)
+        if ((codes == FitStatus.FITS) | (codes > FitStatus.TOO_FEW_GPUS)).any():
             wanted = {**ask.amounts, resources.GPU: per_pod}
             strategy = "distributed" if ask.serves and ask.strategy in _BY_THE_POD else ask.strategy
             return replace(ask, request=request, pods=pods, amounts=wanted, divisible=False, strategy=strategy)
@@ -99,7 +106,7 @@ def _divides_evenly(ask: Ask, pods: int) -> bool:
     """Whether so many pods can have equal parts of its ranks, and make whole segments."""
     if ask.ranks % pods:
         return False
-    return pods == 1 or all(pods % segment.size == 0 for segment in ask.nearness.segments)
+    return all(pods % segment.size == 0 for segment in ask.nearness.segments)
 
 
 # --- one pod ---------------------------------------------------------------------------------------------

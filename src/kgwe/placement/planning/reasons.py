@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.snapshot import Snapshot
     from kgwe.placement.gang.request import GangRequest
     from kgwe.placement.planning.ask import Ask
+    from kgwe.placement.planning.unmet import Unmet
     from kgwe.placement.pod.fit import Fitter
 
 _SHORT_OF_GPUS: Final = frozenset(status.reason for status in SHORT_OF_GPUS)
@@ -34,17 +35,20 @@ _EXCLUDED: Final = FitStatus.NOT_ALLOWED.reason
 
 def refuse_pod(fitter: Fitter, ask: Ask, found: Refusal) -> Refusal:
     """The engine's refusal of a single pod, with the cause as its code and a message for people."""
-    if not found.possible:
-        code = Reason.TOO_LARGE if FitStatus.TOO_FEW_GPUS.reason in found.counts else Reason.NO_MATCHING_NODE
-    elif _SHORT_OF_GPUS.isdisjoint(found.counts):
-        code = Reason.INSUFFICIENT_RESOURCES
-    else:
-        code = Reason.INSUFFICIENT_GPU
-    return replace(found, code=code, message=_describe_pod_refusal(fitter, ask, found))
-
-
-def _describe_pod_refusal(fitter: Fitter, ask: Ask, found: Refusal) -> str:
     unmet = find_unmet(fitter, ask.request)
+    return replace(found, code=_find_code(found, unmet), message=_describe_pod_refusal(fitter, ask, found, unmet))
+
+
+def _find_code(found: Refusal, unmet: Unmet | None) -> Reason:
+    nearest = found.detail.verdict if isinstance(found.detail, Shortage) else None
+    if (nearest if unmet is None else unmet.status) is FitStatus.WIRING:
+        return Reason.TOPOLOGY_NOT_MET
+    if not found.possible:
+        return Reason.TOO_LARGE if FitStatus.TOO_FEW_GPUS.reason in found.counts else Reason.NO_MATCHING_NODE
+    return Reason.INSUFFICIENT_RESOURCES if _SHORT_OF_GPUS.isdisjoint(found.counts) else Reason.INSUFFICIENT_GPU
+
+
+def _describe_pod_refusal(fitter: Fitter, ask: Ask, found: Refusal, unmet: Unmet | None) -> str:
     best = ""
     if unmet is None and isinstance(found.detail, Shortage):
         best = wording.describe_nearest(ask.request, found.detail)

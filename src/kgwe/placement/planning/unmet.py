@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 # Names and values that a message lists.
 _LISTED: Final = 4
 _GB_PER_MIB: Final = 2**20 / 1e9
+_CONNECTED: Final = {
+    Preference.NVLINK_REQUIRED: "connected by NVLink",
+    Preference.SAME_NUMA: "on one NUMA node",
+    Preference.SAME_PCIE_SWITCH: "connected by PCIe switches only",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +174,10 @@ def _too_few_gpus(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _A
         if any(node.shares_per_gpu for node in nodes):
             return "All GPUs that match are offered as shares, none as a whole GPU", "Ask for a share instead of count"
         return "No node that matches has a healthy GPU that is not partitioned", "Check GPU health and MIG layouts"
-    verb = f"Each pod asks for {counted(gpus.count, 'GPU')}"
-    return f"{verb}; the largest node has {most}", f"Set gpusPerPod to {most} or less"
+    which = "the largest node" if most == fitter.most_gpus else "the largest node that matches"
+    problem = f"Each pod asks for {counted(gpus.count, 'GPU')}; {which} has {most}"
+    equal = next((each for each in range(most, 1, -1) if gpus.count % each == 0), 0)
+    return problem, f"Set gpusPerPod to {equal} or less" if equal else f"Ask for at most {counted(most, 'GPU')} per pod"
 
 
 def _no_share(fitter: Fitter, request: Request) -> _Answer:
@@ -199,19 +206,46 @@ def _no_slices(request: Request, nodes: Sequence[Node]) -> _Answer:
 
 
 def _wiring(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:
-    wish = [str(request.preference)] if request.preference is not Preference.NONE else []
-    if request.min_bandwidth_gbps:
-        wish.append(f"{request.min_bandwidth_gbps:g} GB/s")
-    most = next((count for count in range(request.gpus.count - 1, 1, -1) if _connects(fitter, request, count)), 0)
-    largest = f"; the largest such group has {most}" if most else ""
-    fix = f"Set gpusPerPod to {most}, or relax topology" if most else "Relax topology.preference or minBandwidthGBps"
+    count = request.gpus.count
+    groups = [each for each in range(count - 1, 1, -1) if _connects(fitter, _with_count(request, each))]
+    largest = f"; the largest such group has {groups[0]}" if groups else ""
+    equal = next((each for each in groups if count % each == 0), 0)
+    relax = _relax_connection(fitter, request)
+    fix = f"Set gpusPerPod to {equal}, or {relax}" if equal else relax[:1].upper() + relax[1:]
     listed = f" ({list_names([node.name for node in nodes], _LISTED)})"
-    return f"No node has {counted(request.gpus.count, 'GPU')} connected by {join_words(wish)}{listed}{largest}", fix
+    return f"No node has {counted(count, 'GPU')} {_describe_connection(request)}{listed}{largest}", fix
 
 
-def _connects(fitter: Fitter, request: Request, count: int) -> bool:
-    fewer = replace(request, gpus=replace(request.gpus, count=count), cpu_milli=0, memory_bytes=0)
-    return bool((fitter.check_empty_nodes(fewer) == FitStatus.FITS).any())
+def _describe_connection(request: Request) -> str:
+    """`connected by NVLink with at least 600 GB/s`."""
+    how = _CONNECTED.get(request.preference, "")
+    if not request.min_bandwidth_gbps:
+        return how
+    rate = f"with at least {request.min_bandwidth_gbps:g} GB/s"
+    if request.preference is Preference.SAME_NUMA:
+        return f"{how} and connected {rate}"
+    return f"{how or 'connected'} {rate}"
+
+
+def _relax_connection(fitter: Fitter, request: Request) -> str:
+    """Which fields of `topology` to relax: those that are enough alone, or all that are set."""
+    relaxed = {
+        "preference": ("relax topology.preference", replace(request, preference=Preference.NONE)),
+        "minBandwidthGBps": ("lower topology.minBandwidthGBps", replace(request, min_bandwidth_gbps=0.0)),
+    }
+    fields = [relaxed[field] for field in request.connection_fields]
+    enough = [text for text, changed in fields if _connects(fitter, changed)]
+    return " or ".join(enough) or " and ".join(text for text, _ in fields)
+
+
+def _with_count(request: Request, count: int) -> Request:
+    return replace(request, gpus=replace(request.gpus, count=count))
+
+
+def _connects(fitter: Fitter, request: Request) -> bool:
+    """Whether some node has the GPUs connected, with as much CPU and memory as needed."""
+    request = replace(request, cpu_milli=0, memory_bytes=0)
+    return bool((fitter.check_empty_nodes(request) == FitStatus.FITS).any())
 
 
 def _cpu(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001 - one signature

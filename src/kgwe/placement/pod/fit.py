@@ -199,6 +199,11 @@ class Fitter:
         counts = collections.Counter(shares for shares in offered if shares)
         return tuple(sorted(counts, key=lambda shares: (-counts[shares], shares)))
 
+    @functools.cached_property
+    def most_gpus(self) -> int:
+        """Whole GPUs of the largest node, healthy or not."""
+        return max((node.whole_gpus for node in self.snapshot.nodes), default=0)
+
     @property
     def usual_shares(self) -> int:
         """The most common number of shares per GPU; 0: no node shares its GPUs."""

@@ -65,6 +65,16 @@ def test_cards_may_be_divided_where_the_work_allows_it() -> None:
     assert "MorePods" not in kinds(why(fleet, Ask("w", whole(4), divisible=True, ranks=1)))
 
 
+def test_fewer_gpus_name_what_limits_them() -> None:
+    fleet = Fleet("a", cards=4)
+    found = why(fleet, Ask("w", whole(4, min_bandwidth_gbps=2000), divisible=True))
+    assert found.refusal.code == "TopologyNotMet"
+    assert [change.text for change in found.changes] == [
+        "accept GPUs that are not connected as required (topology.minBandwidthGBps)",
+        "ask for 1 GPU instead of 4 (a; no 2 of its 4 free GPUs are connected as required)",
+    ]
+
+
 def test_who_would_be_stopped_is_named() -> None:
     fleet = Fleet("a", cards=4)
     fleet.run("low", "a", 3, priority=0)

@@ -150,6 +150,45 @@ class TestDivided:
         found = placed(made, ask(24, divisible=True, nearness=near))
         assert (len(found.seats), found.gpus_per_pod) == (4, 6), "three of eight would break one"
 
+    @pytest.mark.parametrize(
+        "needs",
+        [
+            {"preference": Preference.NVLINK_REQUIRED},
+            {"min_bandwidth_gbps": 600.0},
+            {"preference": Preference.NVLINK_REQUIRED, "min_bandwidth_gbps": 600.0},
+        ],
+    )
+    def test_gpus_that_are_not_connected_as_required_are_not_divided(self, needs):
+        found = refused(fleet(SMALL, SMALL), ask(4, divisible=True, needs=needs))
+        assert (found.code, found.possible) == (Reason.TOPOLOGY_NOT_MET, False)
+        assert "0/2 nodes available for 4 GPUs: 2 without free GPUs connected as required." in found.message
+
+    @pytest.mark.parametrize("needs", [{"model": "L40S"}, {"architecture": "Ada"}])
+    def test_a_count_that_some_node_has_is_not_divided_because_of_the_model(self, needs):
+        found = refused(fleet(SMALL, SMALL, H100), ask(8, divisible=True, needs=needs))
+        assert found.code == Reason.TOO_LARGE
+        assert "the largest node that matches has 4. Set gpusPerPod to 4 or less." in found.message
+
+    def test_a_count_that_some_node_has_is_not_divided_while_that_node_is_cordoned_or_degraded(self):
+        for change in ({"ready": False}, {"healthy": 0x7F}):
+            made = fleet(SMALL, SMALL, H100)
+            nodes = [*(made.node(f"n{i}") for i in range(2)), dataclasses.replace(made.node("n2"), **change)]
+            made.set_nodes(nodes, made.tree)
+            assert "for 8 GPUs: " in refused(made, ask(8, divisible=True)).message
+
+    def test_gpus_of_each_pod_of_a_divided_count_must_be_connected(self):
+        needs = {"preference": Preference.NVLINK_REQUIRED}
+        assert len(placed(fleet(H100, H100), ask(16, divisible=True, needs=needs)).seats) == 2
+        found = refused(fleet(SMALL, SMALL), ask(8, divisible=True, needs=needs))
+        assert (found.code, found.possible) == (Reason.TOPOLOGY_NOT_MET, False)
+        assert "2 pods of 4 GPUs" in found.message
+
+    def test_connected_gpus_are_not_divided_into_pods_of_one(self):
+        assert len(placed(fleet(H100, H100), ask(11, divisible=True)).seats) == 11
+        found = refused(fleet(H100, H100), ask(11, divisible=True, needs={"preference": Preference.NVLINK_REQUIRED}))
+        assert (found.code, found.possible) == (Reason.TOO_LARGE, False)
+        assert "Each pod asks for 11 GPUs; the largest node has 8." in found.message
+
     def test_what_may_not_be_divided_waits_whole(self):
         found = refused(fleet(H100, H100), ask(16))
         assert found.code == Reason.TOO_LARGE
@@ -273,6 +312,28 @@ class TestGangs:
         found = refused(fleet(H100, H100), ask(8, pods=2, strategy="mine"), choosers={"mine": Last()})
         assert found.code == Reason.UNKNOWN_STRATEGY
         assert "places single pods" in found.message
+
+
+class TestConnections:
+    """GPUs that are not connected as required have one reason, whether one pod or several ask for them."""
+
+    def test_free_gpus_that_are_not_connected(self):
+        made = fleet(SMALL)
+        made.hold("p", Holding("n0", {amounts.GPU: 1}, 0b0001))
+        made.hold("q", Holding("n0", {amounts.GPU: 1}, 0b0100))
+        found = refused(made, ask(2, needs={"preference": Preference.SAME_PCIE_SWITCH}))
+        assert (found.code, found.possible) == (Reason.TOPOLOGY_NOT_MET, True)
+
+    @pytest.mark.parametrize("pods", [1, 2])
+    def test_gpus_that_no_node_connects(self, pods):
+        needs = {"preference": Preference.NVLINK_REQUIRED}
+        assert refused(fleet(SMALL, SMALL), ask(4, pods=pods, needs=needs)).code == Reason.TOPOLOGY_NOT_MET
+
+    def test_full_nodes_with_connected_gpus_are_waited_for(self):
+        made = fleet(SMALL, H100)
+        made.hold("p", Holding("n1", {amounts.GPU: 8}))
+        needs = {"preference": Preference.NVLINK_REQUIRED}
+        assert refused(made, ask(4, needs=needs)).code == Reason.INSUFFICIENT_GPU
 
 
 class TestWords:

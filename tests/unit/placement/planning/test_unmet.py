@@ -111,8 +111,31 @@ def on(**selector):
         ),
         (
             one(count=4, model="L40S", preference=Preference.NVLINK_REQUIRED),
-            "No node has 4 GPUs connected by NVLinkRequired (l1). Relax topology.preference or minBandwidthGBps.",
+            "No node has 4 GPUs connected by NVLink (l1). Relax topology.preference.",
         ),
+        (
+            one(count=4, model="L40S", min_bandwidth_gbps=600, preference=Preference.NVLINK_OPTIMAL),
+            "No node has 4 GPUs connected with at least 600 GB/s (l1). Lower topology.minBandwidthGBps.",
+        ),
+        (
+            one(count=4, model="L40S", min_bandwidth_gbps=600, preference=Preference.NVLINK_REQUIRED),
+            (
+                "No node has 4 GPUs connected by NVLink with at least 600 GB/s (l1). Relax topology.preference and"
+                " lower topology.minBandwidthGBps."
+            ),
+        ),
+        (
+            one(count=4, model="H100", min_bandwidth_gbps=2000, preference=Preference.NVLINK_REQUIRED),
+            (
+                "No node has 4 GPUs connected by NVLink with at least 2000 GB/s (h1, h2). Lower"
+                " topology.minBandwidthGBps."
+            ),
+        ),
+        (
+            one(count=8, model="L40S"),
+            "Each pod asks for 8 GPUs; the largest node that matches has 4. Set gpusPerPod to 4 or less.",
+        ),
+        (one(count=11), "Each pod asks for 11 GPUs; the largest node has 8. Ask for at most 8 GPUs per pod."),
         (
             Request(Gpus(profile="3g.40gb", slices=1)),
             "No GPU has a 3g.40gb slice (no GPU is partitioned). Create a MIGStrategy that makes such slices.",
