@@ -163,6 +163,13 @@ class TestDivided:
         assert (found.code, found.possible) == (Reason.TOPOLOGY_NOT_MET, False)
         assert "0/2 nodes available for 4 GPUs: 2 without free GPUs connected as required." in found.message
 
+    def test_the_training_job_of_the_examples_stays_one_pod_of_eight(self):
+        needs = {"preference": Preference.NVLINK_OPTIMAL, "min_bandwidth_gbps": 600.0, "min_memory_gb": 40}
+        job = ask(8, divisible=True, ranks=8, needs=needs)
+        l40s = dataclasses.replace(SMALL, wiring=pcie_pairs(8))
+        assert "for 8 GPUs: " in refused(fleet(l40s, l40s), job).message
+        assert placed(fleet(l40s, H100), job).nodes == ("n1",)
+
     @pytest.mark.parametrize("needs", [{"model": "L40S"}, {"architecture": "Ada"}])
     def test_a_count_that_some_node_has_is_not_divided_because_of_the_model(self, needs):
         found = refused(fleet(SMALL, SMALL, H100), ask(8, divisible=True, needs=needs))
