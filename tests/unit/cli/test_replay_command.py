@@ -18,6 +18,7 @@ from kgwe.placement.planning import planner
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.planning.plan import Plan
 from kgwe.placement.planning.planner import pod_amounts
+from kgwe.records import decisions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,3 +116,10 @@ def test_mistakes_are_answered(arguments: tuple[str, ...], words: str, capsys: p
     code, _, err = run(capsys, *arguments)
     assert code == 1
     assert words in err
+
+
+def test_a_line_without_an_end_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "_MAX_LINE_BYTES", 1000)
+    code, _, err = run(capsys, "/dev/zero")
+    assert code == 1
+    assert "/dev/zero:1 is not a decision record: the line is too long" in err
