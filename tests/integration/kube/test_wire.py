@@ -55,7 +55,7 @@ async def test_a_server_killed_under_writes_leaves_none_undecided(breakable):
             outcomes = await asyncio.gather(*calls)
         await asyncio.to_thread(breakable.restart, components.APISERVER)
 
-        assert set(outcomes) == {"created", "Transient"}
+        assert {"created"} < set(outcomes) <= {"created", "Transient", "Unreachable"}
         async with asyncio.timeout(PATIENCE_S):
             there = {found["metadata"]["name"] for found in await client.list(CONFIG_MAP, "default")}
         assert {f"w{number}" for number, outcome in enumerate(outcomes) if outcome == "created"} <= there

@@ -86,8 +86,8 @@ async def test_a_gang_with_a_volume_that_does_not_exist_gives_its_seats_back_and
     for other in others:
         await bed.until_phase(other, "Running")
     await bed.until(lambda: not seats(bed, "typo"))
-    said = await notes(bed, "typo-0", "NodeRefused")
-    assert f'persistentvolumeclaim "{CLAIM}" not found' in said[0]
+    said = await notes(bed, "typo-0", "NotScheduled")
+    assert f"PersistentVolumeClaim {CLAIM} does not exist" in said[0]
     assert "2 of 2 pods not bound" in said[0]
 
     replica.kill()

@@ -57,7 +57,7 @@ WIRE_NAMES = {
     "Intent": "parts tight reason",
     "Nic": "name gbit_per_s numa pcie rail",
     "Node": "name shape cpu_milli memory_bytes pods labels taints ready healthy cut price_micro_per_hour spot cheap"
-    " reliability history pieces",
+    " reliability history pieces cordoned",
     "PartialGang": "members gang least",
     "PartialMember": "pod request node",
     "Placement": "profile start",
