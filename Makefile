@@ -36,8 +36,8 @@ test: $(READY) ## All tests but the slow ones
 test-unit: $(READY) ## The tests that need no cluster
 	@HYPOTHESIS_PROFILE=quick $(PYTEST) -n 2 -m "not slow and not soak and not cluster"
 
-test-slow: $(READY) ## The slow tests
-	@$(PYTEST) -n $(WORKERS) -m "slow and not soak"
+test-slow: $(READY) ## The slow tests, and properties with more examples
+	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -n $(WORKERS) -m "(slow or hypothesis) and not soak"
 
 soak: $(READY) ## Exhaustive attacks and long runs, once per release
 	@$(PYTEST) -m soak -s
@@ -73,6 +73,7 @@ proto: $(READY) ## Write the code of the protocols in src/kgwe/proto
 lock: $(READY) ## Pin the newest versions that fit into requirements/
 	@$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate pyproject.toml --extra controller -o requirements/controller.txt
 	@$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate pyproject.toml --extra agent -o requirements/agent.txt
+	@$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate pyproject.toml --extra optimizer -o requirements/optimizer.txt
 	@$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate pyproject.toml --extra all -o requirements/all.txt
 	@$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate pyproject.toml --all-extras --group dev -o requirements/dev.txt
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -14,8 +15,9 @@ from tests.support import families
 
 # The same examples every time: a change fails for what it changed. `make search` looks for examples nobody has seen.
 # No deadlines: a busy machine must not fail a property.
-hypothesis.settings.register_profile("default", deadline=None, max_examples=50, derandomize=True)
-# `make test-unit` answers sooner with fewer of them.
+hypothesis.settings.register_profile("default", deadline=None, max_examples=20, derandomize=True)
+# `make test-slow` tries more, `make test-unit` answers sooner with fewer.
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=50, derandomize=True)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=10, derandomize=True)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=300, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
@@ -51,6 +53,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return kind, modules[item.path], "extender_port" in getattr(item, "fixturenames", ())
 
     items.sort(key=place)
+
+
+def pytest_collection() -> None:
+    """Collection makes half a million objects and no garbage."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: the garbage collector need not look at it during each test."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

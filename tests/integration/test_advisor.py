@@ -14,6 +14,7 @@ import httpx2
 import msgspec
 import pytest
 import yaml
+from tests.support.clusters import commands
 from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
@@ -110,13 +111,9 @@ async def leaves(client: KubeClient) -> dict[str, list[str]]:
 
 
 async def advise(kubeconfig: Path, *more: str) -> Any:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "kgwe.cli", "advise", "--kubeconfig", str(kubeconfig), *more,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    assert (process.returncode, err.decode()) == (0, "")
-    return msgspec.json.decode(out) if "--json" in more else out.decode()
+    code, out, err = await commands.kgwe("advise", "--kubeconfig", str(kubeconfig), *more)
+    assert (code, err) == (0, "")
+    return msgspec.json.decode(out) if "--json" in more else out
 
 
 def writes_of(cluster: LocalCluster, user: str) -> list[str]:

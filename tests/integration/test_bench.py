@@ -142,8 +142,18 @@ def test_nodes_that_die_and_leaders_that_are_killed(state: dict[str, str], tmp_p
     assert_nothing_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_mixfit_places_more_pods_on_shared_gpus_than_pack(state: dict[str, str], tmp_path: Path):
     metrics = run_bench(state, "shares", "--nodes", "8", "--strategies", "pack,mixfit")["metrics"]
     assert metrics["placed"]["mixfit"] > metrics["placed"]["pack"]
     assert metrics["stranded_gpus"]["mixfit"] < metrics["stranded_gpus"]["pack"]
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.slow
+def test_recommendations_are_followed_and_the_saving_is_the_promised_one(state, tmp_path):
+    found = run_bench(state, "recommendations", "--count", "5", "--timeout-s", "150")["metrics"]
+    assert found["applied"] == 5
+    assert found["started"] == found["resized"]
+    assert found["error_share"] <= 0.05
     assert_nothing_left(tmp_path)

@@ -153,6 +153,7 @@ async def test_defaults_of_a_workload_are_filled_in(client, namespace):
         "distributedConfig": {"backend": "NCCL"},
         "priority": 0,
         "preemptible": False,
+        "suspend": False,
         "recoveryPolicy": "ReplaceFailed",
         "retryPolicy": {"maxRetries": 3, "backoffSeconds": 30},
     }
@@ -165,6 +166,7 @@ async def test_defaults_of_a_warp_workload_are_filled_in(client, namespace):
         "gpuCount": 2,
         "priority": "normal",
         "schedulingStrategy": "leastLoaded",
+        "suspend": False,
         "retryPolicy": {"maxRetries": 3, "backoffSeconds": 30},
     }
 

@@ -79,13 +79,14 @@ def pod_template(node: str, **annotations: str) -> dict[str, Any]:
 def run_job(api: Api, namespace: str, name: str, template: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Run a Job to its end: the finished Job, and the phases that its pod went through."""
     pods = f"/api/v1/namespaces/{namespace}/pods"
+    before = api.request("GET", pods)["metadata"]["resourceVersion"]
     api.request(
         "POST",
         f"/apis/batch/v1/namespaces/{namespace}/jobs",
         {"metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": template}},
     )
     phases = []
-    for _, pod in api.watch(pods, timeout_s=TIMEOUT_S):
+    for _, pod in api.watch(pods, timeout_s=TIMEOUT_S, resourceVersion=before):
         phases.append(pod["status"]["phase"])
         if phases[-1] in {"Succeeded", "Failed"}:
             break

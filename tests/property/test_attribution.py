@@ -86,7 +86,7 @@ def test_pieces_held_and_pieces_free_are_the_card(pieces, of):
     assert total(shares) == WHOLE
     for pod, count in pieces.items():
         if sum(pieces.values()) <= of:
-            assert abs(shares.of(pod) - WHOLE * count / of) <= 1
+            assert abs(shares.share_of(pod) - WHOLE * count / of) <= 1
 
 
 @quick

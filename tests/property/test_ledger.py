@@ -38,7 +38,7 @@ def wants(cards: int) -> dict[str, int]:
 
 
 def recorded(fleet: LiveFleet, key: str) -> Holding:
-    found = fleet.recorded(key)
+    found = fleet.recorded_holding(key)
     assert found is not None
     return found
 

@@ -165,7 +165,7 @@ def _can_place(states, profiles):
 @pytest.mark.parametrize("load", [0.7, 0.9])
 def test_never_worse_than_first_fit_or_most_free_on_streams(mix, load):
     atlas = layout_graph.get_layout_graph(A100, [*layout_graph.plain_profiles(A100), "1g.20gb"])
-    named = streams.named(atlas, streams.MIXES[mix])
+    named = streams.name_profiles(atlas, streams.MIXES[mix])
     served = dict.fromkeys(policies.POLICIES, 0)
     slices = dict.fromkeys(policies.POLICIES, 0)
     asked = 0
@@ -186,7 +186,7 @@ def test_never_worse_than_first_fit_or_most_free_on_streams(mix, load):
 @examples(25)
 @given(seed=st.integers(0, 10_000), mix=st.sampled_from(["even", "training", "halves", "mixed"]))
 def test_no_policy_serves_more_than_the_optimum(seed, mix):
-    named = streams.named(PLAIN, streams.MIXES[mix])
+    named = streams.name_profiles(PLAIN, streams.MIXES[mix])
     requests = streams.draw(PLAIN, named, cards=1, load=1.0, requests=10, rng=np.random.default_rng(seed))
     best = optimum.most_served(PLAIN, 1, requests)
     unrefusing = optimum.most_served(PLAIN, 1, requests, may_refuse=False)

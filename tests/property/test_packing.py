@@ -65,7 +65,7 @@ def test_a_pod_is_refused_only_when_nothing_holds_it_and_nothing_is_oversubscrib
         if node is not None:
             cards = policy.choose_gpus(pod.demand, node)
             fleet.place(pod, node, cards)
-            policy.placed(pod.demand, node, cards)
+            policy.on_place(pod.demand, node, cards)
         assert (fleet.gpus >= 0).all()
         assert (fleet.cpu_free >= 0).all()
         assert (fleet.memory_free >= 0).all()

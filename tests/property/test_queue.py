@@ -277,7 +277,7 @@ class Room:
         assert plan is self
         self.free -= each.request.gpus.count
 
-    def takes(self, request, nodes):
+    def fits_on_any(self, request, nodes):
         assert nodes == ("n",)
         return request.gpus.count <= self.free
 

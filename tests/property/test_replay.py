@@ -205,7 +205,7 @@ def test_what_is_free_is_put_back_bit_for_bit(taken: list[tuple[int, Gpus]], giv
     other.set_nodes(NODES, tree(NODES))
     for number in range(len(NODES)):
         rows.put_row(other.snapshot, rows.row_of(fleet.snapshot, number))
-    assert rows.FreeCopy.of(fleet.snapshot).differing(other.snapshot) == []
+    assert rows.FreeCopy.copy_from(fleet.snapshot).find_differing(other.snapshot) == []
     assert rows.digest(fleet.snapshot) == rows.digest(other.snapshot)
     for profile, counts in fleet.snapshot.slices.items():
         assert counts.tolist() == other.snapshot.slices[profile].tolist()

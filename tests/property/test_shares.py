@@ -34,7 +34,7 @@ WANTED = {amounts.SHARED: 1, amounts.CPU: 100, amounts.PODS: 1}
 
 
 def recorded(fleet: LiveFleet, key: str) -> Holding:
-    found = fleet.recorded(key)
+    found = fleet.recorded_holding(key)
     assert found is not None
     return found
 

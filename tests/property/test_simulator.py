@@ -89,11 +89,11 @@ class Auditor:
         running = {number for number, record in enumerate(simulation.records) if record.fate is Fate.RUNNING}
         assert running == set(simulation.running)
 
-    def started(self, simulation: Simulation, at_s: float, job: Job, grants: tuple[Grant, ...]) -> None:
+    def on_start(self, simulation: Simulation, at_s: float, job: Job, grants: tuple[Grant, ...]) -> None:
         del simulation, at_s
         assert len(grants) == job.pods
 
-    def ended(self, simulation: Simulation, at_s: float, job: Job) -> None:
+    def on_end(self, simulation: Simulation, at_s: float, job: Job) -> None:
         """Seen with the moment."""
 
 
@@ -103,7 +103,7 @@ def test_amounts_add_up_at_every_moment_and_no_job_is_lost(machines, work, polic
     options = Options(backfill, faults=broken, seed=seed)
 
     run = Simulation(
-        World.of(machines), Workload.of("w", work), registry.find_policy(policy), options, (auditor,)
+        World.from_nodes(machines), Workload.from_jobs("w", work), registry.find_policy(policy), options, (auditor,)
     ).run()
 
     counts = metrics.summarise(policy, run).jobs
@@ -118,7 +118,9 @@ def test_amounts_add_up_at_every_moment_and_no_job_is_lost(machines, work, polic
 def test_no_job_ends_sooner_than_its_work_takes(machines, work, policy, backfill, broken):
     options = Options(backfill, faults=broken)
 
-    run = Simulation(World.of(machines), Workload.of("w", work), registry.find_policy(policy), options).run()
+    run = Simulation(
+        World.from_nodes(machines), Workload.from_jobs("w", work), registry.find_policy(policy), options
+    ).run()
 
     for record in run.records:
         if record.completion_s is not None:
@@ -138,7 +140,9 @@ def test_a_run_follows_from_its_inputs_whatever_order_they_come_in(
     shuffler.shuffle(shuffled)
 
     first, second = (
-        Simulation(World.of(machines), Workload.of("w", each), registry.find_policy(policy), options).run()
+        Simulation(
+            World.from_nodes(machines), Workload.from_jobs("w", each), registry.find_policy(policy), options
+        ).run()
         for each in (work, shuffled)
     )
 
@@ -152,8 +156,11 @@ def test_every_policy_of_a_comparison_meets_the_same_faults(machines, work, brok
     seen = []
     for policy in ("first-fit", "spread"):
         run = Simulation(
-            World.of(machines), Workload.of("w", work), registry.find_policy(policy), Options(faults=broken)
+            World.from_nodes(machines),
+            Workload.from_jobs("w", work),
+            registry.find_policy(policy),
+            Options(faults=broken),
         )
-        seen.append([fault.event for fault in run._faults.first()])
+        seen.append([fault.event for fault in run._faults.draw_first()])
 
     assert seen[0] == seen[1]

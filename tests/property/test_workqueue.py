@@ -84,7 +84,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.held.remove(key)
         if forget:
             self.queue.forget(key)
-        self.in_loop(lambda: self.queue.done(key))
+        self.in_loop(lambda: self.queue.mark_done(key))
 
     @rule()
     def seek_work(self) -> None:
@@ -132,7 +132,7 @@ class QueueMachine(RuleBasedStateMachine):
         try:
             while self.held:
                 key = self.held.pop()
-                self.in_loop(lambda key=key: self.queue.done(key))
+                self.in_loop(lambda key=key: self.queue.mark_done(key))
             self.loop.now += 100
             for _ in range(len(self.owed)):
                 self.seek_work()

@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import settings
 
-_USUAL = 50  # of the default profile
+_USUAL = 50  # of the thorough profile
 
 
 def examples(count: int, **more: Any) -> settings:
-    """So many in `make test`; as many times more in `make search` as its profile draws for other properties."""
+    """So many in `make test-slow`; in other runs more or fewer, as their profile draws for other properties."""
     return settings(max_examples=max(1, count * settings().max_examples // _USUAL), **more)

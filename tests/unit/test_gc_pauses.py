@@ -15,7 +15,7 @@ class Thing:
 
 async def test_what_survives_is_set_aside_and_given_back():
     kept = Thing()
-    async with gc_pauses.short():
+    async with gc_pauses.keep_pauses_short():
         assert gc.get_freeze_count() > 0
         assert all(each is not kept for each in gc.get_objects())
         young = Thing()
@@ -27,7 +27,7 @@ async def test_what_survives_is_set_aside_and_given_back():
 
 
 async def test_new_garbage_is_collected_and_old_garbage_at_the_next_collect_everything():
-    async with gc_pauses.short():
+    async with gc_pauses.keep_pauses_short():
         young = weakref.ref(Thing())
         gc.collect()
         assert young() is None

@@ -33,7 +33,7 @@ def connect(server: Any) -> KubeClient:
 async def elector() -> AsyncIterator[LeaderElector]:
     times = LeaseTimes(lease_s=7, renew_deadline_s=5.0, retry_s=0.1)
     made = LeaderElector(connect(LeaseServer()), name="l", namespace="n", identity="ann", times=times)
-    async with background.running([made.run()]):
+    async with background.run_in_background([made.run()]):
         yield made
 
 
@@ -122,8 +122,8 @@ async def test_a_leader_that_cannot_read_the_cluster_says_so():
 
     informer: Informer[Any] = Informer(connect(silent), resources.NODE)
     loop = LeaderLoop(None, lambda: [informer], resync_s=0.01)
-    assert loop.unsynced() == "waiting for first list of nodes"
-    async with background.running([informer.run()]):
+    assert loop.describe_unsynced() == "waiting for first list of nodes"
+    async with background.run_in_background([informer.run()]):
         with pytest.raises(errors.Transient, match="could not read the cluster within 0 s of becoming leader"):
             await Term(loop, asyncio.Event()).resync()
 
@@ -136,7 +136,7 @@ async def test_a_process_that_stops_does_not_wait_for_the_read():
     informer: Informer[Any] = Informer(connect(silent), resources.NODE)
     stop = asyncio.Event()
     stop.set()
-    async with background.running([informer.run()]):
+    async with background.run_in_background([informer.run()]):
         assert not await Term(LeaderLoop(None, lambda: [informer]), stop).resync()
 
 

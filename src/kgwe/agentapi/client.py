@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import grpc
 
 from kgwe import errors
-from kgwe.agentapi import messages, tls
+from kgwe.agentapi import messages
 from kgwe.proto import agent_pb2 as pb
+from kgwe.rpc import tls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from google.protobuf.message import Message
 
-    from kgwe.agentapi.tls import Files
+    from kgwe.rpc.tls import Files
 
 Reply = TypeVar("Reply", bound="Message")
 
@@ -149,5 +150,5 @@ class AgentClient:
         ]
         if source is None:
             return grpc.aio.insecure_channel(self.address, options=options)
-        options.append(("grpc.ssl_target_name_override", self._access.server_name or tls.AGENT_NAME))
+        options.append(("grpc.ssl_target_name_override", self._access.server_name or messages.AGENT_NAME))
         return grpc.aio.secure_channel(self.address, tls.channel_credentials(source), options=options)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: full name of the gRPC service
 SERVICE: Final = "kgwe.agent.v1.Agent"
+#: DNS name in the certificates of all agents, besides the name of the node
+AGENT_NAME: Final = "kgwe-agent"
 
 # --- topology -------------------------------------------------------------------------------------------
 

@@ -1,17 +1,23 @@
-"""Background tasks of a process; if one fails, the process fails."""
+"""Background tasks of a process: those that end it when they fail, and loops that start again."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+
+log = structlog.get_logger(__name__)
+
+_PAUSE_S: Final = 1.0
 
 
 @contextlib.asynccontextmanager
-async def running(work: Iterable[Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+async def run_in_background(work: Iterable[Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
     """Run the tasks until the block is left. A task that fails cancels the block, and its error is raised instead."""
     owner = asyncio.current_task()
     tasks = [asyncio.create_task(each) for each in work]
@@ -62,3 +68,13 @@ class TaskSet:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def keep_running(name: str, work: Callable[[], Awaitable[None]], pause_s: float = _PAUSE_S) -> None:
+    """Run work that should not end, and start it again after an error: one bad sample must not stop all others."""
+    while True:
+        try:
+            await work()
+        except Exception:  # the next start may work
+            log.exception("loop_crashed", loop=name)
+        await asyncio.sleep(pause_s)

@@ -41,8 +41,10 @@ def load(
 def _read(path: Path) -> dict[str, Any]:
     import yaml  # noqa: PLC0415 - most processes have no file
 
+    from kgwe import yaml_text  # noqa: PLC0415 - same
+
     try:
-        tree = yaml.safe_load(text_files.read_text(path)) or {}
+        tree = yaml_text.parse_yaml(text_files.read_text(path)) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
         raise errors.Permanent(f"cannot read settings {path}: {exc}") from exc
     if not isinstance(tree, dict):

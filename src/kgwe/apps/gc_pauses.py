@@ -21,20 +21,20 @@ _EVERYTHING_S: Final = 3600.0
 
 
 @contextlib.asynccontextmanager
-async def short() -> AsyncIterator[None]:
+async def keep_pauses_short() -> AsyncIterator[None]:
     """Keep pauses short while the context is open; it opens with a long one."""
-    gc.callbacks.append(_collected)
+    gc.callbacks.append(_freeze_survivors)
     gc.collect()
     task = asyncio.create_task(_now_and_then())
     try:
         yield
     finally:
         task.cancel()
-        gc.callbacks.remove(_collected)
+        gc.callbacks.remove(_freeze_survivors)
         gc.unfreeze()
 
 
-def _collected(phase: Literal["start", "stop"], info: dict[str, int]) -> None:
+def _freeze_survivors(phase: Literal["start", "stop"], info: dict[str, int]) -> None:
     if phase == "stop" and info["generation"] == _FULL:
         gc.freeze()
 

@@ -76,7 +76,7 @@ class LeaderLoop:
         if not self.is_leading():
             raise errors.Transient("no longer the leader")
 
-    def unsynced(self) -> str:
+    def describe_unsynced(self) -> str:
         """Why the app does not know the cluster yet; empty: it does."""
         behind = [informer.resource.plural for informer in self._informers() if not informer.has_synced]
         return f"waiting for first list of {', '.join(behind)}" if behind else ""

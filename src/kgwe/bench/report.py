@@ -42,8 +42,8 @@ def examine_machine(*, kubernetes: str | None = None, proc: Path = Path("/proc")
     """Return the properties of this machine that affect benchmark results."""
     return Machine(
         cpus=len(os.sched_getaffinity(0)),
-        cpu_model=_field(proc / "cpuinfo", "model name") or platform.machine(),
-        memory_mb=int((_field(proc / "meminfo", "MemTotal") or "0 kB").split()[0]) * 1024 // 1_000_000,
+        cpu_model=_read_field(proc / "cpuinfo", "model name") or platform.machine(),
+        memory_mb=int((_read_field(proc / "meminfo", "MemTotal") or "0 kB").split()[0]) * 1024 // 1_000_000,
         kernel=platform.release(),
         python=platform.python_version(),
         kubernetes=kubernetes,
@@ -63,14 +63,16 @@ def to_table(report: Report) -> str:
     machine = msgspec.to_builtins(report.machine)
     lines = [
         f"Benchmark {report.name}",
-        f"  {_pairs(report.params)}",
-        f"  {_pairs(machine)}",
+        f"  {_format_pairs(report.params)}",
+        f"  {_format_pairs(machine)}",
         "",
-        *_columns([[name, _cell(value)] for name, value in single.items()]),
+        *_align_columns([[name, _format_cell(value)] for name, value in single.items()]),
     ]
     for name, group in groups.items():
-        rows = _rows(group) if _has_members(group) else ([key, _cell(value)] for key, value in group.items())
-        lines += ["", f"{name}:", *_columns(list(rows))]
+        rows = (
+            _list_rows(group) if _has_members(group) else ([key, _format_cell(value)] for key, value in group.items())
+        )
+        lines += ["", f"{name}:", *_align_columns(list(rows))]
     return "\n".join(lines)
 
 
@@ -78,12 +80,12 @@ def _has_members(group: Mapping[str, Any]) -> bool:
     return all(isinstance(each, dict) for each in group.values())
 
 
-def _rows(group: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
+def _list_rows(group: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
     """Return the rows of a table: one column per member, one row per number; mappings get a row per entry."""
     flat = {name: dict(_flatten(numbers)) for name, numbers in group.items()}
     yield ["", *flat]
     for key in dict.fromkeys(key for numbers in flat.values() for key in numbers):
-        yield [key, *(_cell(numbers.get(key)) for numbers in flat.values())]
+        yield [key, *(_format_cell(numbers.get(key)) for numbers in flat.values())]
 
 
 def _flatten(numbers: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -94,7 +96,7 @@ def _flatten(numbers: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def _align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     if not rows:
         return []
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -105,21 +107,21 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_cell(value)}" for name, value in values.items() if value is not None)
+def _format_pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_format_cell(value)}" for name, value in values.items() if value is not None)
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"  # noqa: PLR2004 -- where digits stop to matter
     if isinstance(value, (list, tuple)):
-        return " ".join(_cell(each) for each in value)
+        return " ".join(_format_cell(each) for each in value)
     return str(value)
 
 
-def _field(path: Path, name: str) -> str | None:
+def _read_field(path: Path, name: str) -> str | None:
     try:
         text = path.read_text()
     except OSError:

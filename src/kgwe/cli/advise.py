@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from kgwe.apps.advisor import judge, main
 from kgwe.cluster import offline
 from kgwe.kube.client.client import KubeClient
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 from kgwe.telemetry import logs
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _format_report(told: Report) -> Iterator[str]:
     yield "Running placements compared with those KGWE would choose, with the rest of the cluster unchanged:"
     for name, totals in told.by_scheduler.items():
         yield ""
-        yield f"placed by {name}: {totals.placements} ({counted(totals.gangs, 'gang')})"
+        yield f"placed by {name}: {totals.placements} ({format_count(totals.gangs, 'gang')})"
         yield from (f"  {line}" for line in _format_totals(totals))
     if not told.by_scheduler:
         yield "  none: no GPU pod is assigned to a node"
@@ -132,9 +132,9 @@ def _format_totals(totals: Totals) -> Iterator[str]:
         part = totals.lost_gb_per_s / totals.possible_gb_per_s
         yield f"{totals.lost_gb_per_s:,.1f} of {totals.possible_gb_per_s:,.1f} GB/s lost ({part:.0%})"
     if totals.leaves:
-        yield f"gangs span {counted(totals.leaves, 'leaf', 'leaves')}; {totals.fewest_leaves} would be enough"
+        yield f"gangs span {format_count(totals.leaves, 'leaf', 'leaves')}; {totals.fewest_leaves} would be enough"
     if totals.islands_broken:
-        yield f"{counted(totals.islands_broken, 'NVLink island')} split that could have stayed whole"
+        yield f"{format_count(totals.islands_broken, 'NVLink island')} split that could have stayed whole"
     if totals.fragmented_gpus:
         yield f"{totals.fragmented_gpus:g} idle GPUs that no request can use"
     if totals.not_by_kgwe:
@@ -150,5 +150,5 @@ def _format_offender(each: Offender) -> Iterator[str]:
 def _format_side(side: Side) -> str:
     rate = "no ring" if side.gb_per_s is None else f"{side.gb_per_s:g} GB/s" if side.gb_per_s else "unknown GB/s"
     leaves = f", {side.leaves} leaves" if side.leaves > 1 else ""
-    broken = f", {counted(side.islands_broken, 'NVLink island')} split" if side.islands_broken else ""
-    return f"{rate} on {counted(side.nodes, 'node')}{leaves}{broken}"
+    broken = f", {format_count(side.islands_broken, 'NVLink island')} split" if side.islands_broken else ""
+    return f"{rate} on {format_count(side.nodes, 'node')}{leaves}{broken}"

@@ -92,14 +92,15 @@ class _Demo:
                 raise outcome
 
     async def _show(self, client: KubeClient, fleet: str, nodes: int) -> None:
-        metrics = await demo.prepare(self._cluster, client, fleet, nodes, self._teller)
-        self._teller.note(f"GPU metrics: {metrics}")
+        endpoints = await demo.prepare(self._cluster, client, fleet, nodes, self._teller)
+        self._teller.note(f"GPU metrics: {endpoints.metrics}, optimizer: {endpoints.optimizer}")
         on_screen = sys.stdout.isatty()
         on_phase = demo.ignore_phase if on_screen else functools.partial(_print_phase, self._started)
         async with demo.watch_samples(client, on_phase) as view, asyncio.TaskGroup() as group:
             tasks = [group.create_task(demo.watch_processes(self._cluster))]
             if on_screen:
-                tasks.append(group.create_task(_show_screen(view, self._cluster.name, metrics, self._started)))
+                tasks.append(group.create_task(demo.watch_findings(view, endpoints.optimizer)))
+                tasks.append(group.create_task(_show_screen(view, self._cluster.name, endpoints, self._started)))
             await demo.submit_samples(client)
             if self._once:
                 await demo.wait_expected(view)
@@ -110,10 +111,10 @@ class _Demo:
             print(f"All {len(demo.SAMPLES)} samples reached their expected phase in {elapsed_s:.1f} s.")  # noqa: T201 - the command's output
 
 
-async def _show_screen(view: demo.View, name: str, metrics: str, started: float) -> None:
+async def _show_screen(view: demo.View, name: str, endpoints: demo.Endpoints, started: float) -> None:
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
-            live.update(screen.render(view, name=name, metrics=metrics, started=started), refresh=True)
+            live.update(screen.render(view, name=name, endpoints=endpoints, started=started), refresh=True)
             await asyncio.sleep(0.5)
 
 

@@ -71,11 +71,11 @@ def explain(
     """
     logs.configure(level="error")
     told = asyncio.run(_explain(subject_name.parse_name(name, namespace, kind), kubeconfig))
-    sys.stdout.write(_printed(told, output))
+    sys.stdout.write(_format_explanation(told, output))
     return 0
 
 
-def _printed(told: Explanation, output: str) -> str:
+def _format_explanation(told: Explanation, output: str) -> str:
     if output == "yaml":
         return msgspec.yaml.encode(told).decode()
     if output == "json":
@@ -93,7 +93,7 @@ async def _explain(asked: SubjectName, kubeconfig: Path | None) -> Explanation:
         try:
             subject = app_explain.find(seen, asked.name, where, asked.kind, asked.group)
         except errors.NotFound as exc:
-            ended = await _ended(client, asked.name, where) if asked.kind != "workload" else None
+            ended = await _explain_ended_pod(client, asked.name, where) if asked.kind != "workload" else None
             if ended is not None:
                 return ended
             if not seen.warnings:
@@ -106,7 +106,7 @@ async def _explain(asked: SubjectName, kubeconfig: Path | None) -> Explanation:
         return limited.explain_limited(seen, subject, happened)
 
 
-async def _ended(client: KubeClient, name: str, namespace: str) -> Explanation | None:
+async def _explain_ended_pod(client: KubeClient, name: str, namespace: str) -> Explanation | None:
     """A pod that has ended, which the view of held GPUs leaves out."""
     try:
         pod = await offline.read_only(client).get(resources.POD, name, namespace)

@@ -22,7 +22,7 @@ from kgwe.local.host import progress
 from kgwe.model.health.xids import look_up
 from kgwe.model.simfleet import inventory
 from kgwe.model.units import amounts
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 from kgwe.telemetry import http, logs
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ def bring(cluster: LocalCluster, model: str, nodes: int, *, dra: bool = False) -
     described = models.load(model)
 
     async def work(client: KubeClient) -> fleet.Outcome:
-        with progress.for_stream().step(f"Creating {counted(nodes, 'node')} of the {described.name} fleet") as step:
+        with progress.for_stream().step(
+            f"Creating {format_count(nodes, 'node')} of the {described.name} fleet"
+        ) as step:
             return await fleet.apply_fleet(
                 client, described, nodes, dra=dra, progress=lambda done, total: step.update(f"{done} of {total}")
             )
@@ -131,7 +133,7 @@ def show(*, name: Name = "kgwe", output: Output = "table") -> int:
 def list_models() -> int:
     """List the built-in fleet models."""
     rows = [("MODEL", "WHAT")]
-    rows += [(model, models.load(model).description) for model in models.names()]
+    rows += [(model, models.load(model).description) for model in models.list_names()]
     _print("\n".join(_format_table(rows)))
     return 0
 
@@ -310,7 +312,7 @@ def metrics(
 
 async def _print_metrics(client: KubeClient, node: str | None) -> None:
     simulator = Simulator(client)
-    async with simulator.watching():
+    async with simulator.watch_cluster():
         names = simulator.node_names() if node is None else [node]
         sys.stdout.buffer.write(dcgm.render_metrics(simulator.rows(names)))
         sys.stdout.flush()

@@ -49,6 +49,10 @@ app.command(
   kgwe local metrics --once --node h100-0000    print the metrics of one node and exit""",
 )
 
+app.command(
+    "kgwe.cli.prometheus:app", name="prometheus", help="Run a real Prometheus that scrapes the simulated GPU nodes."
+)
+
 Name = Annotated[str, Parameter(name=["--name", "-n"], help="Name of the local cluster.")]
 Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")]
 
@@ -277,7 +281,9 @@ def _supervise(cluster: LocalCluster, *, keep_data: bool) -> int:
 
 
 def _describe_exit(dead: ProcessRecord) -> str:
-    return f"kgwe: {dead.name} (pid {dead.pid}) exited. Last lines of {dead.log}:\n{startup.tail(Path(dead.log))}\n"
+    return (
+        f"kgwe: {dead.name} (pid {dead.pid}) exited. Last lines of {dead.log}:\n{startup.read_tail(Path(dead.log))}\n"
+    )
 
 
 def _format_summary(cluster: LocalCluster) -> str:

@@ -38,9 +38,13 @@ COMMANDS = (
     ),
     Command("mig", "kgwe.cli.processes.mig:app", "Partition GPUs into MIG slices by strategy and demand."),
     Command("agent", "kgwe.cli.processes.agent:app", "Publish, partition and share the GPUs of a node."),
+    Command("optimizer", "kgwe.cli.processes.optimizer:app", "Keep history, predict run times and find wasted GPUs."),
+    Command("optimize", "kgwe.cli.optimize:app", "List pods that waste GPUs, with recommendations."),
+    Command("predict", "kgwe.cli.predict:app", "Predict run time, memory and cost of workloads in a file."),
     Command("crds", "kgwe.cli.crds:app", "Print, write or check the CustomResourceDefinitions of KGWE."),
     Command("simulate", "kgwe.cli.simulate:app", "Compare placement policies on a simulated fleet and workload."),
     Command("explain", "kgwe.cli.explain:app", "Explain why a workload or pod is on its node, or why it waits."),
+    Command("idle", "kgwe.cli.idle:app", "List idle GPUs, keep workloads from being suspended, and restore them."),
     Command("replay", "kgwe.cli.replay:app", "Replay recorded decisions with the same policy or another."),
     Command("advise", "kgwe.cli.advise:app", "Compare the placements of another scheduler with KGWE's (read-only)."),
     Command(

@@ -130,7 +130,7 @@ def _verify(outcomes: Iterator[Outcome], *, as_json: bool) -> int:
         _print(f"{different} of {total:,} decisions differ. The first is {_format_name(first)} at {first.where}:")
         _print(f"  {first.difference}")
     else:
-        when = f", {timestamp.of(span[0])} to {timestamp.of(span[-1])}" if span else ""
+        when = f", {timestamp.format_time(span[0])} to {timestamp.format_time(span[-1])}" if span else ""
         kinds = f"{counts['plan']:,} plans, {counts['extender']:,} single-pod placements"
         if counts["simulate"]:
             kinds = f"{counts['simulate']:,} of a simulation"
@@ -211,7 +211,7 @@ def _format_name(outcome: Outcome) -> str:
 def _format_outcome(outcome: Outcome) -> dict[str, Any]:
     return {
         "where": outcome.where,
-        "at": timestamp.of(outcome.line.at_s),
+        "at": timestamp.format_time(outcome.line.at_s),
         "work": _format_name(outcome),
         "difference": outcome.difference,
         "recorded": outcome.line.answer,

@@ -195,7 +195,7 @@ def simulate(
         params={
             "fleet": chosen.fleet,
             "nodes": len(machines),
-            "GPUs": World.of(machines).total // GPU_MILLI,
+            "GPUs": World.from_nodes(machines).total // GPU_MILLI,
             "workload": workload.name,
             "jobs": len(workload),
             "backfill": backfill,
@@ -305,7 +305,7 @@ class _Chosen:
         return beside if beside is not None and beside.is_file() else openb.find_folder() / openb.NODE_FILE
 
     def workload(self, machines: Sequence[Node], *, mix: str, jobs: int, load: float, seed: int) -> Workload:
-        cards = World.of(machines).total // GPU_MILLI
+        cards = World.from_nodes(machines).total // GPU_MILLI
         if self.trace is None:
             return generate.generate(mix, jobs=jobs, cards=cards, seed=seed, load=load)
         if self.format == "openb":
@@ -377,8 +377,8 @@ class _Bar:
             self._told = done
             self._bars.drawn.update(self._task, completed=done)
 
-    def started(self, simulation: Simulation, at_s: float, job: Job, grants: tuple[Grant, ...]) -> None:
+    def on_start(self, simulation: Simulation, at_s: float, job: Job, grants: tuple[Grant, ...]) -> None:
         """Report nothing: only finished jobs are counted."""
 
-    def ended(self, simulation: Simulation, at_s: float, job: Job) -> None:
+    def on_end(self, simulation: Simulation, at_s: float, job: Job) -> None:
         """Report nothing: `moment` reports finished jobs."""

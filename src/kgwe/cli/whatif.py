@@ -100,7 +100,7 @@ def whatif(
             for text in level or ():
                 scenario.set_level(text)
             for name in workload or ():
-                scenario.again(_find_owner(scenario.view, subject_name.parse_name(name, namespace), where))
+                scenario.plan_again(_find_owner(scenario.view, subject_name.parse_name(name, namespace), where))
             if documents:
                 scenario.submit(documents, where)
             return scenario.answer()

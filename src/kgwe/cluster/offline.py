@@ -66,7 +66,7 @@ class ClusterUnreadable(errors.Permanent):
 
 def read_only(client: KubeClient) -> KubeClient:
     """The same client, which refuses to write."""
-    return client.guarded(_refuse_write)
+    return client.with_guard(_refuse_write)
 
 
 def _refuse_write() -> None:
@@ -144,7 +144,7 @@ class View:
         self.asks, self.problems = {}, {}
         for workload in self.state.workloads.values():
             uid = workload.meta.uid
-            if uid not in self.state.runs and not workload.finished and workload.meta.deletionTimestamp is None:
+            if uid not in self.state.runs and workload.is_wanted:
                 if missing := policy.missing_class(workload, self.state.priority_classes):
                     self.problems[uid] = missing
                     continue
@@ -227,7 +227,7 @@ class View:
                 found[pod.metadata.namespace] = found.get(pod.metadata.namespace, 0) + milli
         return found
 
-    def evictable(self) -> Evictable:
+    def list_evictable(self) -> Evictable:
         """What may be preempted, under names for users."""
         budgets = DisruptionBudgets(self.state.budgets)
         running = tuple(self._list_victims(budgets))
@@ -253,7 +253,7 @@ def is_gpu_pod(pod: core.Pod) -> bool:
 # --- reading ---------------------------------------------------------------------------------------------
 
 
-def empty() -> View:
+def empty_view() -> View:
     """A view of a cluster of which nothing is known yet."""
     state = ClusterState()
     return View(state, state.gangs, RunningView(state, state.gangs, names.DEFAULT_IMAGE), time.time())
@@ -300,7 +300,7 @@ async def _read_view(
 ) -> View:
     """Read the lists into a state. `gang_kinds`: kinds of externally created gangs among them."""
     found = dict(await asyncio.gather(*(each.read(client) for each in lists)))
-    view = empty()
+    view = empty_view()
     _feed_state(view.state, found, gang_kinds)
     return replace(
         view,

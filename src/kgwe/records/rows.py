@@ -80,7 +80,7 @@ class FreeCopy:
     free_slices: dict[tuple[int, int], Sequence[Placement]]
 
     @classmethod
-    def of(cls, source: Free) -> FreeCopy:
+    def copy_from(cls, source: Free) -> FreeCopy:
         arrays = {name: getattr(source, name).copy() for name in (*_FLAT, *_PER_CARD)}
         return cls(source.nodes, free_slices={key: tuple(left) for key, left in source.free_slices.items()}, **arrays)
 
@@ -100,7 +100,7 @@ class FreeCopy:
                 if (there, card) in source.free_slices:
                     self.free_slices[here, card] = tuple(source.free_slices[there, card])
 
-    def differing(self, source: Free) -> list[int]:
+    def find_differing(self, source: Free) -> list[int]:
         """Return the nodes whose row differs in `source`, which has the same nodes."""
         found = np.zeros(len(self.nodes), np.bool_)
         for name in _FLAT:
@@ -196,7 +196,7 @@ class Digest:
     def __str__(self) -> str:
         return f"{self._sum % _WHOLE:0{2 * _HASH_BYTES}x}"
 
-    def changed(self, number: int, source: Free | None = None) -> bool:
+    def update_node(self, number: int, source: Free | None = None) -> bool:
         """Update the hash of a node, from `source` if given; return whether it changed."""
         new = hash_of(source or self._source, number)
         self._sum += new - self.hashes[number]
@@ -240,7 +240,7 @@ class Mirror:
         """Return a mirror for other nodes: those of `fresh` with their current state, all others, by name, as
         written.
         """
-        last = FreeCopy.of(snapshot)
+        last = FreeCopy.copy_from(snapshot)
         before = {node.name: number for number, node in enumerate(self.last.nodes)}
         kept = {before[node.name]: number for number, node in enumerate(snapshot.nodes) if number not in fresh}
         last.take(self.last, kept)
@@ -250,13 +250,13 @@ class Mirror:
     def _candidates(self, snapshot: Snapshot) -> list[int]:
         known = self._seen.get(id(snapshot))
         if known is None or known[0] is not snapshot:
-            return self.last.differing(snapshot)
+            return self.last.find_differing(snapshot)
         _, version, step = known
         found: list[int] = np.flatnonzero((snapshot.changed > version) | (self._written > step)).tolist()
         return found
 
     def _put(self, snapshot: Snapshot, number: int) -> bool:
-        if not self._digest.changed(number, snapshot):
+        if not self._digest.update_node(number, snapshot):
             return False
         self._written[number] = self._step
         self.last.take(snapshot, {number: number})

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from kgwe import errors
+from kgwe import errors, yaml_text
 from kgwe.model.units import amounts
 from kgwe.sharing.mps import HARDWARE_CLIENTS
 
@@ -142,8 +142,8 @@ _RESOURCE: Final = frozenset({"name", "rename", "devices", "replicas"})
 def parse_config(source: str) -> Sharing:
     """The configuration as the plugin would read it; Permanent with all problems if it is invalid."""
     try:
-        tree = yaml.safe_load(source)
-    except (yaml.YAMLError, RecursionError) as exc:
+        tree = yaml_text.parse_yaml(source)
+    except yaml.YAMLError as exc:
         raise errors.Permanent(f"this is not YAML: {exc}") from exc
     _reject_unknown(tree, _TOP, "the configuration")
     if tree.get("version", VERSION) != VERSION:

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     """The run time that the queue assumes, from the job and its remaining seconds."""
 
 
-def exact(job: Job, left_s: float) -> RunTime:
+def exact_run_time(job: Job, left_s: float) -> RunTime:
     """Return the remaining time of the job in its best placement."""
     del job
     known_s = max(left_s, 0.001)
     return RunTime(known_s, known_s)
 
 
-def unknown(job: Job, left_s: float) -> None:
+def unknown_run_time(job: Job, left_s: float) -> None:
     """Return an unknown run time."""
     del job, left_s
 
@@ -68,8 +68,9 @@ class JobQueue:
         settings: ReservationSettings,
         predict: Predict,
         told: dict[int, Eta] | None = None,
+        told_every: int = 1,
     ) -> None:
-        """`told` receives the estimated start of each job that has to wait, as estimated on arrival."""
+        """`told` receives the estimated start of every n-th job, if it has to wait, as estimated on arrival."""
         self.queue = Queue()
         self.roster = RunningWorkloads(lambda key: self._grants[key])
         self.holds = Reservations(StartForecast(world, self.roster), self.roster, settings)
@@ -79,6 +80,7 @@ class JobQueue:
         self._jobs = jobs
         self._predict = predict
         self._told = told
+        self._told_every = told_every
         self._estimator = Estimator(world, self.roster)
         self._grants: dict[str, tuple[Grant, ...]] = {}
         self._seen = world.snapshot.version
@@ -128,7 +130,7 @@ class JobQueue:
             self._estimate(now_s, self._told)
 
     def _estimate(self, now_s: float, told: dict[int, Eta]) -> None:
-        new = [key for key in self.queue.entries if int(key) not in told]
+        new = [key for key in self.queue.entries if int(key) not in told and not int(key) % self._told_every]
         if new:
             found = self._estimator.estimate(
                 self.holds.sort_reserved_first(self.queue.iterate_in_order(self.roster.queued_milli)), now_s
@@ -182,7 +184,7 @@ class PolicyPlanner:
     def commit(self, work: QueuedWorkload, plan: QueuePlan) -> None:
         self._book(work, plan)
 
-    def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
+    def fits_on_any(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
         index = self._world.snapshot.index
         numbers = np.array([index[name] for name in nodes if name in index], np.intp)
         return scratch.fits_on_any(self._world.fitter, request, numbers)

@@ -21,7 +21,7 @@ from kgwe.placement.queue.reservation import ReservationSettings
 from kgwe.sim.events import Agenda, Event, Kind
 from kgwe.sim.fleet import locality, sensitivity
 from kgwe.sim.fleet.faults import Faults, FaultStreams
-from kgwe.sim.job_queue import JobQueue, exact
+from kgwe.sim.job_queue import JobQueue, exact_run_time
 from kgwe.sim.recording import Fate, JobRecord, Recorder
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
         def moment(self, simulation: Simulation, at_s: float) -> None: ...
 
-        def started(self, simulation: Simulation, at_s: float, job: Job, grants: tuple[Grant, ...]) -> None:
+        def on_start(self, simulation: Simulation, at_s: float, job: Job, grants: tuple[Grant, ...]) -> None:
             """Called before the grants are booked."""
 
-        def ended(self, simulation: Simulation, at_s: float, job: Job) -> None: ...
+        def on_end(self, simulation: Simulation, at_s: float, job: Job) -> None: ...
 
 
 # Policies have their own random stream, so faults do not depend on a policy's draws.
@@ -55,9 +55,11 @@ class Options:
     #: the rule for jobs behind a blocked job
     reservations: ReservationSettings = field(default_factory=ReservationSettings)
     #: the run times that the queue assumes
-    predict: Predict = exact
+    predict: Predict = exact_run_time
     #: receives the estimated start of each job that has to wait; None for no estimates
     told: dict[int, Eta] | None = None
+    #: of every n-th job; estimates take most of the time of a run
+    told_every: int = 1
     faults: Faults = field(default_factory=Faults)
     seed: int = 1
     slowdowns: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: sensitivity.DEFAULTS)
@@ -107,6 +109,7 @@ class Simulation:
             settings=self.options.reservations,
             predict=self.options.predict,
             told=self.options.told,
+            told_every=self.options.told_every,
         )
         self.recorder = Recorder(world, self.waiting, workload, start_s)
         self._faults = FaultStreams(self.options.faults, world.snapshot.nodes, seed=seed, start_s=start_s)
@@ -153,7 +156,7 @@ class Simulation:
             else:
                 self.records[number].fate = Fate.IMPOSSIBLE
                 self.unfinished -= 1
-        for fault in self._faults.first():
+        for fault in self._faults.draw_first():
             self._end_of_fault[fault.event] = fault.end
             self._agenda.add(fault.event)
 
@@ -179,7 +182,7 @@ class Simulation:
         record, now_s = self.records[number], self.recorder.now_s
         job = record.job
         for watcher in self._watchers:
-            watcher.started(self, now_s, job, grants)
+            watcher.on_start(self, now_s, job, grants)
         release = self.world.book(grants)
         rate = sum(self._rate_micro(grant) for grant in grants)
         run = Run(grants, release, now_s, self._end_at(number, grants), rate, self._milli(grants))
@@ -229,7 +232,7 @@ class Simulation:
         record.fate, record.end_s = Fate.FINISHED, event.at_s
         self.unfinished -= 1
         for watcher in self._watchers:
-            watcher.ended(self, event.at_s, record.job)
+            watcher.on_end(self, event.at_s, record.job)
 
     def _stop(self, number: int) -> Run:
         run = self.running.pop(number)
@@ -258,7 +261,7 @@ class Simulation:
 
     def _apply_fault(self, event: Event) -> None:
         end = self._end_of_fault.pop(event)
-        following = self._faults.after(event)
+        following = self._faults.draw_next(event)
         self._end_of_fault[following.event] = following.end
         self._agenda.add(following.event)
         node, world = event.subject, self.world

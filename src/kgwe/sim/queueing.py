@@ -59,7 +59,7 @@ def calibrate(
 ) -> Calibration:
     """Compare the estimates at the beginning of the wait with the actual starts."""
     told: dict[int, Eta] = {}
-    world = World.of(nodes)
+    world = World.from_nodes(nodes)
     options = Options(ReservationSettings(rule), predict, told, slowdowns={})
     run = Simulation(world, workload, registry.find_policy("kgwe"), options).run()
     rows = [
@@ -124,7 +124,7 @@ def with_heroes(nodes: Sequence[Node], *, jobs: int, heroes: int, load: float, p
         Job(f"hero-{number}", base.span_s * (number + 1) / (heroes + 1), _HERO_S, whole, pods, user="hero")
         for number in range(heroes)
     )
-    return Workload.of("heroes", (*base.jobs, *added))
+    return Workload.from_jobs("heroes", (*base.jobs, *added))
 
 
 def compare(
@@ -145,21 +145,21 @@ def compare(
 
 def _row(nodes: Sequence[Node], workload: Workload, hero_part: float, options: Options) -> Row:
     """Run one rule. `options` have no slowdowns: spread placements would change run times, and so the comparison."""
-    world = World.of(nodes)
+    world = World.from_nodes(nodes)
     run = Simulation(world, workload, registry.find_policy("kgwe"), options).run()
     least = hero_part * world.total
     busy = run.recorder.busy
     return Row(
         rule=str(options.reservations.rule),
-        heroes=_waits([record for record in run.records if record.job.milli >= least]),
-        others=_waits([record for record in run.records if record.job.milli < least]),
+        heroes=_summarize_waits([record for record in run.records if record.job.milli >= least]),
+        others=_summarize_waits([record for record in run.records if record.job.milli < least]),
         allocation=busy.allocated / world.total / max(busy.seconds, 1.0),
         hours=run.recorder.whole_run.seconds / _HOUR_S,
         unfinished=run.unfinished,
     )
 
 
-def _waits(records: Sequence[JobRecord]) -> Waits:
+def _summarize_waits(records: Sequence[JobRecord]) -> Waits:
     hours = np.array([record.wait_s / _HOUR_S for record in records if record.wait_s is not None])
     if not len(hours):
         return Waits(0, 0.0, 0.0, 0.0)

@@ -31,11 +31,11 @@ class RecordWriter:
     def moment(self, simulation: Simulation, at_s: float) -> None:
         """Write nothing."""
 
-    def started(self, simulation: Simulation, at_s: float, job: Job, grants: tuple[Grant, ...]) -> None:
+    def on_start(self, simulation: Simulation, at_s: float, job: Job, grants: tuple[Grant, ...]) -> None:
         """Write the decision, made on a snapshot that does not contain it yet."""
         world = simulation.world
         if self._mirror is None:
-            self._mirror = Mirror(FreeCopy.of(world.snapshot))
+            self._mirror = Mirror(FreeCopy.copy_from(world.snapshot))
             self._write(PendingSnapshot(at_s, self._mirror.last, self._mirror.digest, world.tree).line())
         rows = self._mirror.take_changes(world.snapshot)
         nodes = world.snapshot.nodes
@@ -55,7 +55,7 @@ class RecordWriter:
             )
         )
 
-    def ended(self, simulation: Simulation, at_s: float, job: Job) -> None:
+    def on_end(self, simulation: Simulation, at_s: float, job: Job) -> None:
         del simulation
         self._write(End(at_s, job.name))
 

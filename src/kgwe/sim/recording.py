@@ -121,7 +121,7 @@ class Recorder:
         self._coarse_s = max(span_s, longest_s / 4) / _FIRST_SAMPLES
         self._fine_samples = 0
         self._due_s = self.start_s
-        self._typical = _typical(self.workload)
+        self._typical = _select_typical(self.workload)
         self.paid_rate = float(self.world.price_micro.sum())
 
     def advance(self, to_s: float) -> None:
@@ -183,7 +183,7 @@ class Recorder:
         )
 
 
-def _typical(workload: Workload) -> list[tuple[Request, int]]:
+def _select_typical(workload: Workload) -> list[tuple[Request, int]]:
     mix = [(request, count) for request, count in workload.mix if request.gpus.count or request.gpus.milli]
     enough = _TYPICAL_PART * sum(count for _, count in mix)
     kept: list[tuple[Request, int]] = []

@@ -56,7 +56,7 @@ class ReplayedFleet:
         self._digest = freerows.Digest(self.snapshot)
 
     @classmethod
-    def of(cls, line: SnapshotLine) -> ReplayedFleet:
+    def from_line(cls, line: SnapshotLine) -> ReplayedFleet:
         weights = (
             codec.decode_value(Weights, line.weights or {}),
             codec.decode_value(DomainWeights, line.domain_weights or {}),
@@ -68,13 +68,13 @@ class ReplayedFleet:
     def put(self, rows: Iterable[Row]) -> None:
         for row in rows:
             freerows.put_row(self.snapshot, row)
-            self._digest.changed(row.node)
+            self._digest.update_node(row.node)
 
     @property
     def digest(self) -> str:
         return str(self._digest)
 
-    def after(self, line: NodesLine) -> ReplayedFleet:
+    def apply_line(self, line: NodesLine) -> ReplayedFleet:
         """Return the fleet after nodes were added, changed or removed."""
         changed = {node.name: node for node in decisions.read_nodes(line)}
         gone = {*line.gone, *changed}
@@ -89,7 +89,7 @@ class ReplayedFleet:
         return scene
 
     @contextlib.contextmanager
-    def without(self, names: Iterable[str]) -> Iterator[None]:
+    def exclude_nodes(self, names: Iterable[str]) -> Iterator[None]:
         """Exclude these nodes while the context is open."""
         snapshot = self.snapshot
         numbers = [snapshot.index[name] for name in names if name in snapshot.index]
@@ -106,7 +106,7 @@ class ReplayedFleet:
             self.snapshot.version += 1
             self.snapshot.changed[numbers] = self.snapshot.version
 
-    def leaves(self, nodes: Iterable[str]) -> int:
+    def count_leaves(self, nodes: Iterable[str]) -> int:
         """Return the number of leaves of the nodes; 0 if one is unknown."""
         places = [self.tree.position.get(name) for name in dict.fromkeys(nodes)]
         if not self.tree.levels or None in places:
@@ -151,12 +151,12 @@ def replay(
     scene: ReplayedFleet | None = None
     for where, line in lines:
         if isinstance(line, SnapshotLine):
-            scene = ReplayedFleet.of(line)
+            scene = ReplayedFleet.from_line(line)
             _check(scene, line.snapshot, where)
         elif scene is None:
             raise errors.Permanent(f"{where}: the file does not begin with a snapshot; its first lines are missing")
         elif isinstance(line, NodesLine):
-            scene = scene.after(line)
+            scene = scene.apply_line(line)
         elif isinstance(line, Decision):
             scene.put(line.rows)
             if line.at_s >= since_s:
@@ -179,12 +179,15 @@ def _decide_again(scene: ReplayedFleet, where: str, line: Decision, policy: str,
     elif line.by == "extender" and not policy:
         answer = _pod(scene, asked, line)
     else:
-        with scene.without(line.avoid if line.among is None else _others(scene, line.among)):
+        with scene.exclude_nodes(line.avoid if line.among is None else _list_others(scene, line.among)):
             found = planner.make_plan(scene, asked, choosers=choosers, rng=_Drawn(line.draws), explain=False)
         answer = decisions.answer_of(found)
     if line.by == "simulate" and not policy:
         answer = Answer(answer.seats, refused=answer.refused)  # a simulation records no scores
-    leaves = (scene.leaves(seat.node for seat in line.seats), scene.leaves(seat.node for seat in answer.seats))
+    leaves = (
+        scene.count_leaves(seat.node for seat in line.seats),
+        scene.count_leaves(seat.node for seat in answer.seats),
+    )
     return Outcome(where, line, ask, answer, leaves, _difference(line.answer, answer))
 
 
@@ -199,7 +202,7 @@ def _on_recorded_node(scene: ReplayedFleet, ask: Ask, line: Decision) -> Answer:
     return line.answer if found.refused is None else found
 
 
-def _others(scene: ReplayedFleet, among: Iterable[str]) -> set[str]:
+def _list_others(scene: ReplayedFleet, among: Iterable[str]) -> set[str]:
     return set(scene.snapshot.index) - set(among)
 
 

@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
         if not self._limiter.admit(self):
             self.abort()
 
-    def secure(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+    def start_tls(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         """Start the handshake with an accepted client; `connection_made` is called when it is complete."""
         self._handshake = self._loop.create_task(self._start_handshake(sock, context))
         self._limiter.run(self._handshake)
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
         tls, certificate = self._limiter.tls, transport.get_extra_info("peercert")
         if tls is None or tls.files.authority is None:
             return
-        if tls.admits(certificate):
+        if tls.is_allowed(certificate):
             self.is_proven = True
             self._set_due(_IDLE_S)
         else:

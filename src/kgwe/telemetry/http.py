@@ -88,11 +88,11 @@ def bind(address: Address) -> socket.socket:
         sock.bind((address.host, address.port))
     except OSError as exc:
         sock.close()
-        raise _taken(address, exc) from exc
+        raise _port_error(address, exc) from exc
     return sock
 
 
-def _taken(address: Address, exc: OSError) -> PortTaken:
+def _port_error(address: Address, exc: OSError) -> PortTaken:
     return PortTaken(f"cannot listen on {address}: {exc.strerror or exc}")
 
 
@@ -114,7 +114,7 @@ async def serving(
         try:
             stop = await (_listen_securely(listening, limiter, tls) if tls else _listen(listening, limiter))
         except OSError as exc:
-            raise _taken(address, exc) from exc
+            raise _port_error(address, exc) from exc
         try:
             yield listening.getsockname()[1]
         finally:
@@ -153,7 +153,7 @@ async def _listen_securely(
             accepted.settimeout(0)
             connection = Connection(limiter, peer[0])
             if limiter.admit(connection):
-                connection.secure(accepted, tls.context())
+                connection.start_tls(accepted, tls.context())
             else:
                 accepted.close()
                 connection.connection_lost(None)

@@ -69,13 +69,13 @@ class _Watch(threading.Thread):
             late_s = time.monotonic() - self._alive
             frame = sys._current_frames().get(self._watched)  # noqa: SLF001 - meant for this, in spite of its name
             if late_s > self._limit_s and not self._seen and frame is not None:
-                self._seen = _where(frame)
+                self._seen = _format_stack(frame)
 
     def stop(self) -> None:
         self._over.set()
         self.join()
 
 
-def _where(frame: FrameType) -> str:
+def _format_stack(frame: FrameType) -> str:
     calls = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=_DEPTH, lookup_lines=False)
     return " < ".join(f"{call.name} ({call.filename.rpartition('/')[2]}:{call.lineno})" for call in calls)

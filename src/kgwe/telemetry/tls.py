@@ -88,7 +88,7 @@ class ReloadingContext:
                 log.info("certificates_renewed", file=str(self.files.certificate))
         return self._context
 
-    def admits(self, certificate: Mapping[str, object] | None) -> bool:
+    def is_allowed(self, certificate: Mapping[str, object] | None) -> bool:
         """Return whether a client with this certificate (as `ssl` reports it) is allowed."""
         return not self.files.names or bool(self.files.names & names_of(certificate))
 

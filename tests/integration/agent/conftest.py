@@ -30,7 +30,7 @@ async def bed(agent_cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[Agen
     async with KubeClient.connect(agent_cluster.kubeconfig) as client:
         await agents.install(client)
         await apply.apply_fleet(client, MIXED, NODES)
-        made = AgentBed(agent_cluster, client, agents.kubeconfig(agent_cluster), tmp_path)
+        made = AgentBed(agent_cluster, client, agents.write_kubeconfig(agent_cluster), tmp_path)
         try:
             yield made
         finally:

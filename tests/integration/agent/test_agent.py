@@ -63,7 +63,7 @@ async def test_an_agent_publishes_the_machine_and_owns_no_more_than_it_knows(bed
     node = await published(bed, machine)
     assert node.spec.source == "Agent"
     assert node.metadata.labels == was.metadata.labels, "labels of others stay"
-    built = msgspec.structs.replace(gpunodes.status(machine.node), heartbeatTime=None, conditions=())
+    built = msgspec.structs.replace(gpunodes.build_status(machine.node), heartbeatTime=None, conditions=())
     # What has a time or a machine of its own in it.
     said = msgspec.structs.replace(node.status, heartbeatTime=None, conditions=(), bootID="", gpus=())
     assert named_alike(said) == named_alike(msgspec.structs.replace(built, gpus=()))
@@ -223,7 +223,7 @@ async def _token_of_a_pod(bed: AgentBed, node: str) -> str:
 
 
 async def test_the_whole_manifest_is_accepted(bed: AgentBed):
-    documents = manifests.load_manifests(assets.path("deploy/agent.yaml"))
+    documents = manifests.load_manifests(assets.find_asset("deploy/agent.yaml"))
     daemons = next(each for each in documents if each["kind"] == "DaemonSet")
     resource = await manifests.find_resource(bed.client, "apps/v1", "DaemonSet")
     path = resource.path(namespace="kgwe-system", name="kgwe-agent")

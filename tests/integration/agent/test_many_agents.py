@@ -16,7 +16,7 @@ from tests.support.machines import memory_driver as memory
 from tests.support.machines.naming import named_alike
 
 from kgwe.agentapi.client import Access
-from kgwe.apps.agent.main import Agent
+from kgwe.apps.agent.main import Agent, build_agent
 from kgwe.apps.agent.settings import Settings
 from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.discovery import freshness
@@ -79,7 +79,7 @@ async def running(kubeconfig: Path, nodes: list[FleetNode], folder: Path) -> Asy
             enable_mig=False,
         )
         clients.append(KubeClient.connect(kubeconfig, field_manager="kgwe-agent"))
-        made.append(Agent(settings, functools.partial(open_driver, node, where), clients[-1]))
+        made.append(build_agent(settings, functools.partial(open_driver, node, where), clients[-1]))
         tasks.append(asyncio.create_task(made[-1].run(stop)))
     try:
         yield made
@@ -101,7 +101,7 @@ async def test_three_hundred_agents_publish_answer_and_are_quiet(many_cluster: L
         await agents.install(client)
         await apply.apply_fleet(client, MIXED, NODES)
         before, began = await writes(many_cluster), time.monotonic()
-        async with running(agents.kubeconfig(many_cluster), nodes, tmp_path) as started:
+        async with running(agents.write_kubeconfig(many_cluster), nodes, tmp_path) as started:
             async with asyncio.timeout(300):
                 while True:
                     seen = freshness.judge_all(await client.list(resources.GPU_NODE), dt.datetime.now(dt.UTC))

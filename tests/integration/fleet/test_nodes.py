@@ -26,7 +26,7 @@ async def test_every_node_is_ready_and_offers_its_gpus(client):
 
 
 async def test_every_node_has_its_gpu_node_complete(client):
-    wanted = {node.name: gpunodes.status(node) for node in inventory.expand_fleet(MIXED, NODES)}
+    wanted = {node.name: gpunodes.build_status(node) for node in inventory.expand_fleet(MIXED, NODES)}
     found = {obj.metadata.name: obj for obj in await client.list(resources.GPU_NODE)}
     assert {name: obj.status for name, obj in found.items()} == wanted
     for obj in found.values():

@@ -36,7 +36,7 @@ async def test_ten_thousand_pods_are_listed_followed_and_listed_again_without_a_
 
             # While some go and some change, list again and again: every change is told once, whoever saw it first.
             async def disturb(index: int) -> None:
-                meta = informer_bench.pod(index)["metadata"]
+                meta = informer_bench.build_pod(index)["metadata"]
                 if index % 2:
                     await client.delete(resources.POD, meta["name"], "default", grace_s=0)
                 else:
@@ -56,7 +56,7 @@ async def test_ten_thousand_pods_are_listed_followed_and_listed_again_without_a_
                 what, name = word.split()
                 words[name].append(what)
             for index in range(200):
-                told = words.pop(informer_bench.pod(index)["metadata"]["name"])
+                told = words.pop(informer_bench.build_pod(index)["metadata"]["name"])
                 # A deletion may be seen in two steps: marked, then done.
                 assert told in ([["gone"], ["changed", "gone"]] if index % 2 else [["changed"]])
             assert not words

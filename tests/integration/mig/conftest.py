@@ -39,7 +39,7 @@ async def bed(mig_cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[MigBed
     async with KubeClient.connect(mig_cluster.kubeconfig) as client:
         await install.install(client)
         await agents.install(client)
-        await manifests.apply_manifest(client, manifests.load_manifests(assets.path("deploy/mig.yaml")))
+        await manifests.apply_manifest(client, manifests.load_manifests(assets.find_asset("deploy/mig.yaml")))
         made = MigBed(mig_cluster, client, tmp_path)
         tasks = [asyncio.create_task(informer.run()) for informer in made.informers]
         try:
@@ -47,7 +47,7 @@ async def bed(mig_cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[MigBed
                 await informer.synced.wait()
             made.run("controller", "kgwe-scheduler")
             made.run("mig", "kgwe-mig")
-            async with Simulator(client).running():
+            async with Simulator(client).run_in_background():
                 yield made
         finally:
             await _clear(made)

@@ -88,7 +88,9 @@ async def test_a_pod_that_consents_makes_way_and_the_others_are_not_touched(bed:
         bed.processes[1].kill()
         machine.kill()
         bed.run("mig", "kgwe-mig")
-        machine.start(agents.kubeconfig(bed.cluster), host_root=root, kubelet_folder="/", **{**QUICK_AGENT, **PLUGIN})
+        machine.start(
+            agents.write_kubeconfig(bed.cluster), host_root=root, kubelet_folder="/", **{**QUICK_AGENT, **PLUGIN}
+        )
         await bed.until(lambda: bed.phase(big) == "Running", 120)
         await bed.until(lambda: bed.phase(goes) == "Running" and len(bed.running()) == 9, 120)
         now = bed.running()

@@ -38,15 +38,15 @@ async def _cut_beside(bed: MigBed, kubelet: Kubelet, root: str) -> None:
     holder = stand_in.pod("holder", 1, resource=SMALL)
     await kubelet.admit(holder)
     (mine,) = kubelet.held("team/holder", SMALL)
-    card = next(n for n in range(8) if any(mine in cut.uuids for cut in machine.hardware.cuts(n)))
+    card = next(n for n in range(8) if any(mine in cut.uuids for cut in machine.hardware.list_instances(n)))
     uuid = bed.gpu_nodes.store[CUT].status.gpus[card].uuid
-    before = {cut.profile: cut.uuids for cut in machine.hardware.cuts(card)}
+    before = {cut.profile: cut.uuids for cut in machine.hardware.list_instances(card)}
     # The card is to become two 3g: the free 2g goes at once, the slice in use is waited for.
     layout = {"enabled": True, "instances": ["3g.40gb@0", "3g.40gb@4"]}
     body = {"metadata": {"name": CUT}, "spec": {"cards": [{"uuid": uuid, "mig": layout}]}}
     await bed.client.apply(resources.GPU_NODE, body)
     await bed.until(lambda: bed.gpu_nodes.store[CUT].status.gpus[card].mig.phase == "Waiting")
-    now = {cut.profile: cut.uuids for cut in machine.hardware.cuts(card)}
+    now = {cut.profile: cut.uuids for cut in machine.hardware.list_instances(card)}
     assert now == {"3g.40gb": before["3g.40gb"], "1g.10gb": before["1g.10gb"]}
     await stand_in.until(lambda: len(kubelet.healthy(MIDDLE)) == 7, PATIENCE_S)
     await stand_in.until(lambda: mine not in kubelet.healthy(SMALL), PATIENCE_S)
@@ -56,5 +56,5 @@ async def _cut_beside(bed: MigBed, kubelet: Kubelet, root: str) -> None:
     # It ends, and the card is cut to the end.
     kubelet.end(holder)
     await stand_in.until(lambda: len(kubelet.healthy(WIDE)) == 9, PATIENCE_S)
-    assert [cut.profile for cut in machine.hardware.cuts(card)] == ["3g.40gb", "3g.40gb"]
+    assert [cut.profile for cut in machine.hardware.list_instances(card)] == ["3g.40gb", "3g.40gb"]
     await bed.until(lambda: bed.gpu_nodes.store[CUT].status.gpus[card].mig.phase == "")

@@ -33,14 +33,16 @@ async def test_a_real_agent_cuts_for_work_that_waits_and_neighbours_keep_running
         await bed.workload(f"neighbour-{number}", {"mig": {"profile": "3g.40gb", "count": 1}})
     await bed.until(lambda: len(bed.running()) == 8)
     neighbours = bed.running()
-    instances = {cut.uuids for card in range(8) for cut in machine.hardware.cuts(card) if cut.profile == "3g.40gb"}
+    instances = {
+        cut.uuids for card in range(8) for cut in machine.hardware.list_instances(card) if cut.profile == "3g.40gb"
+    }
     waiting = await bed.workload("wide", {"mig": {"profile": "3g.40gb", "count": 1}})
     await bed.until(lambda: bed.phase(waiting) == "Running")
     assert sorted(bed.cuts(CUT)).count("3g.40gb@0 3g.40gb@4") == 1
     assert bed.cuts(CUT).count(AS_BUILT) == 7, "the least was cut"
     now = bed.running()
     assert {uid: now.get(uid) for uid in neighbours} == neighbours
-    kept = {cut.uuids for card in range(8) for cut in machine.hardware.cuts(card) if cut.profile == "3g.40gb"}
+    kept = {cut.uuids for card in range(8) for cut in machine.hardware.list_instances(card) if cut.profile == "3g.40gb"}
     assert instances < kept, "what the neighbours have is what it was"
     node = bed.nodes.store[CUT]
     assert node.status.allocatable["nvidia.com/mig-3g.40gb"] == "9"
@@ -48,7 +50,7 @@ async def test_a_real_agent_cuts_for_work_that_waits_and_neighbours_keep_running
     await bed.pod("small", "1g.20gb")
     await bed.until(lambda: any("1g.20gb" in place for place in bed.wished(CUT)))
     machine.kill()
-    machine.start(agents.kubeconfig(bed.cluster), **QUICK_AGENT)
+    machine.start(agents.write_kubeconfig(bed.cluster), **QUICK_AGENT)
     await bed.until(lambda: bed.is_running("small"))
     assert {uid: bed.running().get(uid) for uid in neighbours} == neighbours
 

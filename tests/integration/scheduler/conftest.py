@@ -127,7 +127,7 @@ def extender_address() -> int:
 def extender_port(prepared: tuple[LocalCluster, Path], extender_address: int) -> int:
     """kube-scheduler asks this port about GPU pods."""
     cluster, _ = prepared
-    cluster.configure_scheduler(extender.configuration(cluster, extender_address) + _IMPATIENT)
+    cluster.configure_scheduler(extender.build_configuration(cluster, extender_address) + _IMPATIENT)
     return extender_address
 
 

@@ -81,7 +81,7 @@ CAUSES = (
         gpus() | pod({"memory": "2Ti"}),
         "TooLarge",
         "requests 2048 GiB",
-        "Request 512 GiB or less",
+        "Request 512Gi or less",
     ),
     Cause(
         "cpu-in-use",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.clusters import commands
 
 from kgwe.apps.defrag import execution
 from kgwe.apps.defrag.proposal import ALLOW_MOVE
@@ -32,14 +31,9 @@ def deployment(name: str, replicas: int, gpus: int, annotations: dict[str, str])
 
 async def defrag(bed: Bed, *arguments: str) -> tuple[int, Any, str]:
     """Exit code, what was printed as JSON, and the messages."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "kgwe.cli", "defrag", *arguments, "-o", "json",
-        "--kubeconfig", str(bed.cluster.kubeconfig),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, json.loads(out) if out else None, err.decode()
+    kubeconfig = str(bed.cluster.kubeconfig)
+    code, out, err = await commands.kgwe("defrag", *arguments, "-o", "json", "--kubeconfig", kubeconfig)
+    return code, json.loads(out) if out else None, err
 
 
 @pytest.fixture

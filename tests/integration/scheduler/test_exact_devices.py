@@ -13,7 +13,7 @@ from tests.support.fakes import kubelet as stand_in
 from tests.support.fakes.kubelet import GPU, Kubelet
 from tests.support.machines import memory_driver as gpus
 
-from kgwe.apps.agent.main import Agent
+from kgwe.apps.agent.main import build_agent
 from kgwe.apps.agent.settings import Settings
 from kgwe.kube.api import resources
 from kgwe.kube.client.informer import Informer
@@ -54,7 +54,7 @@ class OneNode:
             enable_mig=False,
             discovery_interval_seconds=2.0,
         )
-        self.agent = Agent(settings, self._open, bed.client)
+        self.agent = build_agent(settings, self._open, bed.client)
 
     async def _open(self) -> gpus.MemoryDriver:
         return self.driver

@@ -55,7 +55,7 @@ async def machines(bed: Bed, tmp_path: Path) -> AsyncIterator[dict[str, AgentMac
 
 
 def start(bed: Bed, machine: AgentMachine) -> None:
-    machine.start(agents.kubeconfig(bed.cluster), telemetry_interval_seconds="2", heartbeat_interval_seconds="2")
+    machine.start(agents.write_kubeconfig(bed.cluster), telemetry_interval_seconds="2", heartbeat_interval_seconds="2")
 
 
 async def until_gpunode(bed: Bed, machine: AgentMachine, holds: Callable[[GPUNode], bool]) -> GPUNode:
@@ -103,14 +103,14 @@ async def test_an_xid_takes_the_card_out_of_service_and_the_gang_runs_elsewhere(
     other, sick = (machines[before[rank].spec.nodeName] for rank in (0, 1))
 
     # Errors that are contained, or the application's own, move nobody.
-    other.hardware.xid(0, 94)
-    sick.hardware.xid(0, 31)
+    other.hardware.report_xid(0, 94)
+    sick.hardware.report_xid(0, 31)
     await until_gpunode(bed, other, lambda obj: obj.status.gpus[0].health.state == "Degraded")
     told = await until_gpunode(bed, sick, lambda obj: obj.status.gpus[0].health.lastXID == 31)
     assert told.status.gpus[0].health.state == "Healthy"
 
     begun = time.monotonic()
-    sick.hardware.xid(3, 79)
+    sick.hardware.report_xid(3, 79)
     hurt = await until_gpunode(bed, sick, lambda obj: obj.status.gpus[3].health.state == "Unhealthy")
     record_property("published_s", time.monotonic() - begun)
     await bed.until(lambda: len(where(bed, workload)) == 2 and where(bed, workload)[1] != sick.node.name)

@@ -59,7 +59,7 @@ async def test_columns_show_gpus_and_nodes_as_people_write_them(bed: Bed):
     rows = await table(bed, "gw")
     assert rows["trains"] | {"NODE": rows["trains"]["NODE"][1:]} | {"AGE": ""} == {
         "NAME": "trains", "GPUS": "24", "STATUS": "Running", "NODE": f"{rows['trains']['NODE'][1]} +2", "DEGRADED": "",
-        "AGE": "",
+        "AGE": "", "SUSPENDED": "",
     }  # fmt: skip
     assert (rows["slices"]["GPUS"], rows["share"]["GPUS"]) == ("2×1g.10gb", "0.5")
 

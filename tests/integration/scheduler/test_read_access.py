@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.support.clusters import commands
 from tests.support.clusters.bed import kgwe, warp
 from tests.support.clusters.pods import gang, pod
 from tests.support.patience import PATIENCE_S
@@ -111,13 +111,9 @@ def least_rights() -> list[dict[str, Any]]:
 
 async def explained(team: Bed, tmp_path: Path, user: str, *arguments: str, fails: bool = False) -> str:
     kubeconfig = service_account_kubeconfig(team.cluster, TEAM, user, tmp_path / user)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "kgwe.cli", "explain", *arguments, "--kubeconfig", str(kubeconfig),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    assert (process.returncode != 0) is fails, err.decode()
-    return (err if fails else out).decode()
+    code, out, err = await commands.kgwe("explain", *arguments, "--kubeconfig", str(kubeconfig))
+    assert (code != 0) is fails, err
+    return err if fails else out
 
 
 async def test_explain_works_for_a_user_who_may_read_one_namespace(team: Bed, tmp_path: Path):
@@ -162,9 +158,5 @@ async def test_explain_works_for_a_user_who_may_read_one_namespace(team: Bed, tm
     assert machine["warnings"]
     # The administrator of the cluster sees all of it.
     kubeconfig = team.cluster.kubeconfig
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "kgwe.cli", "explain", "waits", "-n", TEAM, "--kubeconfig", str(kubeconfig),
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    assert "Nearest      node n1: " in out.decode() or "1 GPUsTaken (n1)" in out.decode(), out.decode()
+    _, out, _ = await commands.kgwe("explain", "waits", "-n", TEAM, "--kubeconfig", str(kubeconfig))
+    assert "Nearest      node n1: " in out or "1 GPUsTaken (n1)" in out, out

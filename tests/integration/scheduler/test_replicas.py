@@ -93,8 +93,10 @@ async def test_a_leader_that_slept_through_its_lease_does_not_act(bed: Bed):
     await bed.until(lambda: sum(bed.phase(w) == "Running" for w in made) == 1)
 
     sleeper.resume()
-    await bed.delete(next(w for w in made if bed.phase(w) == "Running"))
-    await bed.until(lambda: sum(bed.phase(w) == "Running" for w in made) == 1)
+    ended = next(w for w in made if bed.phase(w) == "Running")
+    await bed.delete(ended)
+    # The watch may still show the deleted one as running.
+    await bed.until(lambda: sum(bed.phase(w) == "Running" for w in made if w is not ended) == 1)
 
     assert await scheduled(sleeper) == 0
     assert await scheduled(other) == 2
@@ -190,8 +192,9 @@ async def test_killed_at_random_while_200_workloads_come_and_go_nothing_is_lost_
     await bed.until(
         lambda: {j.metadata.labels["kgwe.nvidia.io/workload-uid"] for j in bed.jobs.store.values()} <= wanted
     )
+    # A status is written up to a second after the Job.
+    await bed.until(lambda: all(len(bed.jobs_of(w)) == (0 if bed.phase(w) == "Pending" else 1) for w in kept))
     for workload in kept:
-        assert len(bed.jobs_of(workload)) == (0 if bed.phase(workload) == "Pending" else 1)
         assert all(c.reason != "NodeRefused" for c in bed.now(workload).status.conditions)
     assert not oversubscribed
     # As room comes free all of them get their turn: the small kind's work ends by itself, the rest is deleted.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.support.clusters import commands
 from tests.support.clusters.bed import kgwe, warp
-from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.apps.whatif import explain, words
@@ -33,12 +31,7 @@ async def told(bed: Bed, name: str, kind: explain.Kind | None = None) -> Explana
 
 
 async def command(bed: Bed, *arguments: str) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "kgwe.cli", *arguments, "--kubeconfig", str(bed.cluster.kubeconfig),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    return process.returncode or 0, out.decode(), err.decode()
+    return await commands.kgwe(*arguments, "--kubeconfig", str(bed.cluster.kubeconfig))
 
 
 # --- explain --------------------------------------------------------------------------------------------
@@ -226,7 +219,7 @@ async def test_nodes_that_are_taken_away_displace_what_they_hold(bed: Bed):
     (other,) = {"n1", "n2"} - {running.status.scheduledNode}
     scenario = Scenario(await offline.read(bed.client))
     scenario.remove_node(running.status.scheduledNode)
-    scenario.again(running.metadata.uid)
+    scenario.plan_again(running.metadata.uid)
     answer = scenario.answer()
     assert answer.displaced == ("workload default/runs",)
     assert answer.results[0].would_go is not None

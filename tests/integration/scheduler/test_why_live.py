@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from typing import TYPE_CHECKING
 
 import msgspec
+from tests.support.clusters import commands
 from tests.support.clusters.bed import kgwe
-from tests.support.patience import PATIENCE_S
 
 from kgwe.apps.scheduler.recording.files import files
 from kgwe.apps.whatif import explain
@@ -114,12 +112,7 @@ async def test_what_a_real_scheduler_decided_comes_out_the_same(live: Live, tmp_
 
 
 async def replayed(directory: Path, *more: str) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "kgwe.cli", "replay", str(directory), *more,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    return process.returncode or 0, out.decode(), err.decode()
+    return await commands.kgwe("replay", str(directory), *more)
 
 
 async def delete_pod(bed: Bed, name: str) -> None:

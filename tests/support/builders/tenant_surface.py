@@ -28,6 +28,16 @@ SURFACE: Final[dict[str, tuple[str, ...]]] = {
     "kgwe.nvidia.io/plan-amounts": ('{"cpu":100000000}', "[", '{"cpu":-1}'),
     "kgwe.nvidia.io/generation": ("1",),
     "kgwe.nvidia.io/recovery-note": ("moved",),
+    "kgwe.nvidia.io/spec-hash": ("00",),
+    # suspension
+    "kgwe.nvidia.io/suspended-by": ("kgwe-optimizer",),
+    "kgwe.nvidia.io/suspended-at": ("2026-01-01T00:00:00Z",),
+    "kgwe.nvidia.io/suspended-reason": ("IdleGPU",),
+    "kgwe.nvidia.io/suspended-replicas": ("1000000", "-1"),
+    "kgwe.nvidia.io/keep-until": ("9999-01-01T00:00:00Z",),
+    "kgwe.nvidia.io/idle-since": ("2026-01-01T00:00:00Z",),
+    "kgwe.nvidia.io/idle-action-at": ("2026-01-01T00:00:00Z",),
+    "kgwe.nvidia.io/idle-saving-per-hour": ("1e308",),
     # whose it is
     "kgwe.nvidia.io/workload-uid": (),
     "kgwe.nvidia.io/workload": (WORKLOAD,),
@@ -127,6 +137,16 @@ PREFIXES: Final = (
     "leaderworkerset.sigs.k8s.io/",
     "training.kubeflow.org/",
     "topology.scheduler/",
+)
+
+#: read by the optimizer only, about workloads of the same namespace; the scheduler places nothing by them
+NOT_PLACEMENT: Final = (
+    "app.kubernetes.io/component",
+    "app.kubernetes.io/name",
+    "kgwe.nvidia.io/GPUUnderused",
+    "kgwe.nvidia.io/notify",
+    "kgwe.nvidia.io/spot-ok",
+    "kgwe.nvidia.io/user",
 )
 
 #: on nodes, in names of resources and of API groups: not for tenants to write

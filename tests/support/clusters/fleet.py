@@ -55,7 +55,7 @@ class Metrics:
 async def exporting(client: KubeClient, memory: Path | None = None) -> AsyncIterator[Metrics]:
     simulator = Simulator(client, memory=memory)
     async with (
-        simulator.running(),
+        simulator.run_in_background(),
         http.serving(exporter.ExporterApp(simulator), http.Address("127.0.0.1", 0)) as port,
         httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http_client,
     ):

@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MODULES = ("kgwe.cli.main", "kgwe.cli.processes.controller", "kgwe.cli.processes.mig", "uvloop")
+_MODULES = (
+    "kgwe.cli.main",
+    "kgwe.cli.processes.controller",
+    "kgwe.cli.processes.mig",
+    "kgwe.cli.whatif",
+    "kgwe.cli.defrag",
+    "kgwe.cli.advise",
+    "uvloop",
+)
 
 
 class ForkedProcess:
@@ -80,9 +88,11 @@ class ForkServer:
             [sys.executable, __file__], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def start(self, arguments: list[str], env: dict[str, str], log: Path) -> ForkedProcess:
-        """`kgwe` with these arguments."""
-        pid = self.ask({"arguments": arguments, "env": env, "log": str(log)})
+    def start(
+        self, arguments: list[str], env: dict[str, str], log: Path, messages: Path | None = None
+    ) -> ForkedProcess:
+        """`kgwe` with these arguments; what it prints goes to the log, its messages too unless they have their own."""
+        pid = self.ask({"arguments": arguments, "env": env, "log": str(log), "messages": str(messages or log)})
         return ForkedProcess(self, pid, arguments)
 
     def ask(self, order: dict[str, Any]) -> Any:
@@ -140,9 +150,9 @@ def _become(order: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(order["env"])
-    with open(os.devnull, "rb") as nothing, open(order["log"], "ab") as log:  # noqa: PTH123 - descriptors
-        for source, number in ((nothing, 0), (log, 1), (log, 2)):
-            os.dup2(source.fileno(), number)
+    for number, name in enumerate((os.devnull, order["log"], order["messages"])):
+        with open(name, "ab" if number else "rb") as file:  # noqa: PTH123 - descriptors
+            os.dup2(file.fileno(), number)
     sys.argv = ["kgwe", *order["arguments"]]
     importlib.import_module("kgwe.cli.main").main()
 

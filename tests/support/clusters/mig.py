@@ -89,7 +89,7 @@ class MigBed:
         built = next(each for each in inventory.expand_fleet(FLEET, 16) if each.name == node)
         machine = AgentMachine(built, self.folder / node)
         self.machines.append(machine)
-        machine.start(agents.kubeconfig(self.cluster), **QUICK_AGENT, **settings)
+        machine.start(agents.write_kubeconfig(self.cluster), **QUICK_AGENT, **settings)
         return machine
 
     async def strategy(self, name: str, **spec: Any) -> None:

@@ -14,7 +14,7 @@ from tests.support.patience import PATIENCE_S
 from kgwe import errors
 from kgwe.kube.api import resources
 from kgwe.kube.api.resources import Resource
-from kgwe.kube.client.client import JSON_PATCH
+from kgwe.kube.client.client import JSON_PATCH, STRATEGIC_MERGE_PATCH
 from kgwe.kube.client.informer import Informer
 
 if TYPE_CHECKING:
@@ -103,6 +103,22 @@ async def a_merge_patch_adds_changes_and_removes(client: KubeClient, namespace: 
     made = await client.patch(CONFIG_MAP, "a", patch, namespace)
     assert made["metadata"]["labels"] == {"y": "2", "z": "3"}
     assert made["data"] == {"a": "1", "b": "2"}
+
+
+async def a_strategic_merge_keeps_other_conditions(client: KubeClient, namespace: str) -> None:
+    made = await client.create(PODS, pod("p"), namespace)
+    uid = made["metadata"]["uid"]
+
+    async def write(kind: str, status: str, uid: str = uid) -> dict[str, Any]:
+        body = {"metadata": {"uid": uid}, "status": {"conditions": [{"type": kind, "status": status}]}}
+        return await client.patch(PODS, "p", body, namespace, subresource="status", kind=STRATEGIC_MERGE_PATCH)
+
+    for kind, status in (("example.com/A", "True"), ("example.com/B", "True"), ("example.com/A", "False")):
+        made = await write(kind, status)
+    ours = [each for each in made["status"]["conditions"] if each["type"].startswith("example.com/")]
+    assert {each["type"]: each["status"] for each in ours} == {"example.com/A": "False", "example.com/B": "True"}
+    with pytest.raises(errors.Permanent):
+        await write("example.com/A", "True", uid="of-another")
 
 
 async def a_json_patch_tests_before_it_writes(client: KubeClient, namespace: str) -> None:
@@ -234,6 +250,7 @@ CONTRACT: tuple[Callable[[KubeClient, str], Awaitable[None]], ...] = (
     a_stale_version_is_a_conflict,
     a_write_to_another_uid_is_refused,
     a_merge_patch_adds_changes_and_removes,
+    a_strategic_merge_keeps_other_conditions,
     a_json_patch_tests_before_it_writes,
     a_write_that_changes_nothing_keeps_the_version,
     status_is_written_only_through_its_subresource,

@@ -1,4 +1,4 @@
-"""JSON merge patches (RFC 7386) and JSON patches (RFC 6902)."""
+"""JSON merge patches (RFC 7386), JSON patches (RFC 6902), and the conditions of strategic merge patches."""
 
 from __future__ import annotations
 
@@ -16,6 +16,18 @@ def merge(old: Any, patch: Any) -> Any:
             made.pop(key, None)
         else:
             made[key] = merge(made.get(key), value)
+    return made
+
+
+def merge_strategic(old: Any, patch: Any) -> Any:
+    """As `merge`, but conditions are merged by their type. Other lists are replaced."""
+    made = merge(old, patch)
+    conditions = (patch.get("status") or {}).get("conditions")
+    if conditions is not None:
+        known = {each["type"]: each for each in ((old.get("status") or {}).get("conditions") or ())}
+        for each in conditions:
+            known[each["type"]] = merge(known.get(each["type"]), each)
+        made["status"]["conditions"] = list(known.values())
     return made
 
 

@@ -75,6 +75,14 @@ class LeaderBed:
         for each in unseen:
             self._feed(each)
 
+    def resume_only(self, kind: Resource[Any]) -> None:
+        """The state sees what happened to objects of this kind, and nothing else until `resume_watch`."""
+        unseen, self._unseen = self._unseen or [], None
+        for each in unseen:
+            if each.collection == kind.path().strip("/"):
+                self._feed(each)
+        self._unseen = [each for each in unseen if each.collection != kind.path().strip("/")]
+
     def _feed(self, stored: Stored) -> None:
         self._changed.set()
         if stored.collection not in self._listeners:

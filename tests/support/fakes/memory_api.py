@@ -2,8 +2,8 @@
 
 It has what controllers rely on: versions, preconditions, generations, finalizers, the status subresource, watches that
 begin at a version, and the garbage collection of owned objects. It knows no schemas, rights or admission, and a
-server-side apply is a merge without owners of fields. `tests/support/contracts/api.py` holds for it and for a real
-API server.
+server-side apply is a merge without owners of fields. A strategic merge knows conditions only.
+`tests/support/contracts/api.py` holds for it and for a real API server.
 """
 
 from __future__ import annotations
@@ -100,6 +100,8 @@ class MemoryApi:
     def __init__(self, served: Iterable[Resource[Any]] = ()) -> None:
         #: kinds that discovery names; objects of every kind are accepted
         self._served = tuple(served)
+        #: time of creation of new objects
+        self.now = "2026-01-01T00:00:00Z"
         #: hears of every change, in the same turn
         self.on_change: Callable[[Change], None] = lambda _: None
         self._objects: dict[str, dict[tuple[str, str], Obj]] = {}
@@ -243,7 +245,7 @@ class MemoryApi:
         key = target.namespace, meta["name"]
         if key in self._objects.setdefault(target.collection, {}):
             raise Refused(409, "AlreadyExists", f'{target.collection.split("/")[-1]} "{meta["name"]}" already exists')
-        meta |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1}
+        meta |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": self.now, "generation": 1}
         if target.namespace:
             meta["namespace"] = target.namespace
         body.setdefault("apiVersion", target.api_version)
@@ -268,6 +270,8 @@ class MemoryApi:
                 self._get(target)
             except Refused:
                 return self._post(target._replace(name=""), body)
+        elif content_type == "application/strategic-merge-patch+json":
+            return self._write(target, json_patches.merge_strategic(self._get(target), body))
         elif content_type != "application/merge-patch+json":
             raise Refused(415, "UnsupportedMediaType", f"no patches of type {content_type}")
         return self._write(target, json_patches.merge(self._get(target), body))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import gc
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.support.fakes.memory_api import Change, MemoryApi, Refused
@@ -60,6 +61,9 @@ class MemoryCluster:
         finally:
             stop.set()
             await running
+            # A scheduler gives back what was frozen after collection: the next one would look through all of it.
+            gc.collect(1)
+            gc.freeze()
 
     # --- doing ------------------------------------------------------------------------------------------
 

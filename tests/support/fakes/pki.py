@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from kgwe.agentapi.tls import Files
+from kgwe.rpc.tls import Files
 
 if TYPE_CHECKING:
     from pathlib import Path

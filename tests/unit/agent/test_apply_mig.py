@@ -36,14 +36,14 @@ async def test_a_card_is_cut_by_a_call(tmp_path: Path) -> None:
             layout = ["3g.40gb@4", "4g.40gb@0"]
             reply = await client.apply_mig(pb.MigRequest(gpu_uuid=uuid, enabled=True, layout=layout))
             assert sorted(f"{each.profile}@{each.start}" for each in reply.instances) == layout
-            cuts = machine.hardware.cuts(0)
+            cuts = machine.hardware.list_instances(0)
             machine.hardware.start_process(0, 4711, memory_mib=10, instance_id=cuts[1].instance_id)
             with pytest.raises(errors.KgweError, match=r"3g.40gb@4 is released"):
                 await client.apply_mig(pb.MigRequest(gpu_uuid=uuid, enabled=True, layout=["7g.80gb@0"]))
             with pytest.raises(errors.Permanent, match="is no place on"):
                 await client.apply_mig(pb.MigRequest(gpu_uuid=uuid, enabled=True, layout=["3g.40gb@1"]))
-            assert machine.hardware.cuts(0)[-1] == cuts[1], "what is in use stays"
+            assert machine.hardware.list_instances(0)[-1] == cuts[1], "what is in use stays"
             machine.hardware.stop_process(0, 4711)
             reply = await client.apply_mig(pb.MigRequest(gpu_uuid=uuid, enabled=False))
             assert not reply.instances
-            assert machine.hardware.cuts(0) == ()
+            assert machine.hardware.list_instances(0) == ()

@@ -33,11 +33,11 @@ CALLS = (
 
 def names(machine: Hardware, card: int = 0) -> list[str]:
     """The instances that can be used."""
-    return [f"{cut.profile}@{cut.start}" for cut in machine.cuts(card) if cut.uuids]
+    return [f"{cut.profile}@{cut.start}" for cut in machine.list_instances(card) if cut.uuids]
 
 
 def check(machine: Hardware, card: int = 0) -> None:
-    placed = [mig.parse_placement(A100, f"{cut.profile}@{cut.start}") for cut in machine.cuts(card)]
+    placed = [mig.parse_placement(A100, f"{cut.profile}@{cut.start}") for cut in machine.list_instances(card)]
     assert mig.find_problems(A100, placed) == []
 
 
@@ -123,7 +123,7 @@ async def test_kill_9_at_every_call_of_a_recut(tmp_path: Path, skips: int) -> No
     machine = gpus.hardware(tmp_path, gpus.box("A100-SXM4-80GB"))
     before, after = ("3g.40gb@0", "2g.20gb@4", "1g.10gb@6"), ("3g.40gb@0", "1g.10gb@4", "1g.10gb@5")
     uuid = await made(machine, *before)
-    neighbour = machine.cuts(0)[0]
+    neighbour = machine.list_instances(0)[0]
     machine.start_process(0, 4711, memory_mib=100, instance_id=neighbour.instance_id)
     deaths = 0
     for call in CALLS:
@@ -135,10 +135,10 @@ async def test_kill_9_at_every_call_of_a_recut(tmp_path: Path, skips: int) -> No
                 assert code == -signal.SIGKILL, (call, is_after, skip)
                 deaths += 1
                 check(machine)
-                assert machine.cuts(0)[0] == neighbour
+                assert machine.list_instances(0)[0] == neighbour
                 assert cut_elsewhere(machine, uuid, after, neighbour.uuids) == 0
                 assert sorted(names(machine)) == sorted(after)
-                assert machine.cuts(0)[0] == neighbour
+                assert machine.list_instances(0)[0] == neighbour
     assert deaths == 8 * skips
 
 
@@ -159,7 +159,7 @@ async def test_a_driver_that_refuses_makes_it_go_back(tmp_path: Path) -> None:
 
     machine = gpus.hardware(tmp_path, gpus.box("A100-SXM4-80GB"))
     uuid = await made(machine, "3g.40gb@0", "2g.20gb@4", "1g.10gb@6")
-    neighbour = machine.cuts(0)[0]
+    neighbour = machine.list_instances(0)[0]
     machine.start_process(0, 4711, memory_mib=100, instance_id=neighbour.instance_id)
     machine.fail("nvmlDeviceCreateGpuInstanceWithPlacement", Code.NO_PERMISSION, times=1)
     wish = {uuid: MIGLayout(enabled=True, instances=("3g.40gb@0", "3g.40gb@4"))}
@@ -167,4 +167,4 @@ async def test_a_driver_that_refuses_makes_it_go_back(tmp_path: Path) -> None:
     assert cutter.progress[uuid].phase == "RolledBack"
     assert "create 3g.40gb@4" in cutter.progress[uuid].message
     assert names(machine) == ["3g.40gb@0", "2g.20gb@4", "1g.10gb@6"]
-    assert machine.cuts(0)[0] == neighbour
+    assert machine.list_instances(0)[0] == neighbour

@@ -15,9 +15,8 @@ from tests.support.fakes.one_node import OneNode
 from tests.support.machines import memory_driver as gpus
 from tests.support.machines.plugins import Node, running
 
-from kgwe.apps.agent.devices import wiring
 from kgwe.apps.agent.devices.allocator import AccessMethod, ContainerAccess, Outcome
-from kgwe.apps.agent.main import Agent
+from kgwe.apps.agent.main import build_agent
 from kgwe.apps.agent.settings import Settings
 from kgwe.model.devices import holdings
 from kgwe.model.devices.assignment import NO_DEVICES, DeviceSet
@@ -106,10 +105,9 @@ class TestOffer:
                 device_plugin_replicas=3,
             )
             client = OneNode().client()
-            agent = Agent(settings, opened, client)
-            made = wiring.add(agent.services, client, wiring.open_kubelet(settings, client))
-            assert made.plugins is not None
-            tasks = [asyncio.create_task(each.run()) for each in (agent.supervisor, made.plugins)]
+            agent = build_agent(settings, opened, client)
+            (plugin,) = (task for each in agent.features for task in each.tasks if task.name == "device plugin")
+            tasks = [asyncio.ensure_future(run()) for run in (agent.supervisor.run, plugin.run)]
             await until(lambda: agent.driver.is_ready)
             await agent.reporter.discover()
             uuids = [each.uuid for each in driver.now.devices]

@@ -22,5 +22,5 @@ async def test_a_machine_is_reported_as_its_model(node, tmp_path):
         await driver.close()
         hardware.close()
     status = gpunode_status.build_status(machine)
-    assert named_alike(status) == named_alike(gpunodes.status(node))
+    assert named_alike(status) == named_alike(gpunodes.build_status(node))
     assert gpunode_status.build_wiring(machine, status).matrix() == node.machine.wiring.matrix()

@@ -60,7 +60,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 async def test_an_xid_condemns_its_card(node):
-    node.hardware.xid(5, 119)
+    node.hardware.report_xid(5, 119)
     await node.happen()
     assert node.state(5) == ("Unhealthy", "GSPTimeout")
     assert {node.state(card) for card in range(8) if card != 5} == {("Healthy", "")}
@@ -101,7 +101,7 @@ async def test_a_lost_card_is_out_of_service_and_comes_back_by_a_reset(node):
 
 
 async def test_a_reset_shows_in_the_energy_counter(node):
-    node.hardware.xid(1, 95)
+    node.hardware.report_xid(1, 95)
     await node.happen()
     await node.listen()
     assert node.state(1)[0] == "Unhealthy"

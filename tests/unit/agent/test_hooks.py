@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.support.fakes.one_node import OneNode
 from tests.support.machines import memory_driver
 
 from kgwe import errors
 from kgwe.apps.agent.driver_supervisor import DriverSupervisor
-from kgwe.apps.agent.hooks import HookRunner, Hooks
+from kgwe.apps.agent.hooks import Feature, HookRunner, Hooks, combine_features
+from kgwe.apps.agent.main import build_agent
 from kgwe.apps.agent.reporter import NodeReporter
+from kgwe.apps.agent.services import NodeState
+from kgwe.apps.agent.settings import Settings
 from kgwe.apps.agent.status.topology_file import TopologyFile
 
 if TYPE_CHECKING:
@@ -28,7 +32,10 @@ def make_reporter(hooks: Hooks, problems: dict[str, str]) -> tuple[DriverSupervi
     supervisor = DriverSupervisor(opened, on_change=wake.set)
     file = TopologyFile("", problems)
     runner = HookRunner(problems)
-    return supervisor, NodeReporter(supervisor, hooks, runner, wake=wake, interval_s=30.0, topology_file=file)
+    reporter = NodeReporter(
+        supervisor, hooks, runner, state=NodeState(), wake=wake, interval_s=30.0, topology_file=file
+    )
+    return supervisor, reporter
 
 
 async def discovered(hooks: Hooks, problems: dict[str, str]) -> NodeReporter:
@@ -47,12 +54,13 @@ async def test_hooks_see_the_machine_first_and_change_the_status_in_their_order(
     def rename(status: GPUNodeStatus) -> GPUNodeStatus:
         return msgspec.structs.replace(status, bootID=f"{status.bootID}x")
 
-    hooks = Hooks(
-        amend_status=[rename, lambda status: msgspec.structs.replace(status, bootID=f"{status.bootID}y")],
-        on_machine=[lambda machine: seen.append(len(machine.devices))],
-        on_status=[lambda status: seen.append(status.bootID)],
+    first = Feature(name="first", amend_status=rename, on_status=lambda status: seen.append(status.bootID))
+    second = Feature(
+        name="second",
+        amend_status=lambda status: msgspec.structs.replace(status, bootID=f"{status.bootID}y"),
+        on_machine=lambda machine: seen.append(len(machine.devices)),
     )
-    reporter = await discovered(hooks, {})
+    reporter = await discovered(combine_features((first, second)), {})
     assert seen == [8, "xy"]
     assert reporter.status.bootID == "xy"
 
@@ -66,7 +74,7 @@ async def test_a_hook_that_fails_is_named_until_it_works_again():
             raise RuntimeError("out of order")
         return status
 
-    reporter = await discovered(Hooks(amend_status=[broken]), problems)
+    reporter = await discovered(Hooks(amend_status=(broken,)), problems)
     assert reporter.status.gpuCount == 8
     assert [*problems.values()] == ["RuntimeError: out of order"]
     is_broken = False
@@ -80,10 +88,23 @@ async def test_without_a_driver_there_is_no_topology():
         await reporter.topology(fresh=False)
 
 
-def test_every_listener_hears_of_a_reset_and_of_a_write():
-    resets: list[str] = []
-    writes: list[tuple[str, int]] = []
-    hooks = Hooks(on_reset=[resets.append, resets.append], on_write=[lambda kind, size: writes.append((kind, size))])
-    hooks.call_on_reset("GPU-1")
-    hooks.call_on_write("status", 7)
-    assert (resets, writes) == (["GPU-1", "GPU-1"], [("status", 7)])
+async def test_a_feature_that_cannot_be_built_is_left_out_and_reported(monkeypatch):
+    def fail(*_: object) -> Feature:
+        raise RuntimeError("no such folder")
+
+    monkeypatch.setattr("kgwe.apps.agent.health.wiring.build_health", fail)
+    agent = build_agent(Settings(node_name="n1", standalone=True), opened)
+    assert [each.name for each in agent.features] == ["mig", "exporter"]
+    assert agent.problems == ["health: RuntimeError: no such folder"]
+
+
+async def test_health_and_mig_amend_the_status_before_devices_are_advertised():
+    agent = build_agent(Settings(node_name="n1", enable_device_plugin=True), opened, OneNode().client())
+    assert [each.name for each in agent.features if each.amend_status] == ["health", "mig", "holdings", "device plugin"]
+    assert len(agent.hooks.amend_status) == 4
+
+
+async def test_building_an_agent_reports_nothing():
+    """Features are built before the reporter, and call it only after a change."""
+    agent = build_agent(Settings(node_name="n1", standalone=True), opened)
+    assert (agent.reporter.machine, agent.reporter.status.gpuCount) == (None, 0)

@@ -89,7 +89,7 @@ async def test_daemons_and_their_clients_are_metrics(daemons):
     assert orders.render("node-1") == b""
     reply = await orders.apply_mps(pb.MpsRequest(gpu_uuid="GPU-0", enabled=True))
     with fake.connect(Path(reply.pipe_directory), 41), fake.connect(Path(reply.pipe_directory), 42):
-        await daemons.status()
+        await daemons.read_status()
         text = orders.render("node-1").decode()
     labels = '{uuid="GPU-0",node="node-1"}'
     assert f"kgwe_mps_daemon_up{labels} 1\n" in text

@@ -2,65 +2,63 @@
 
 from __future__ import annotations
 
-import httpx2
+from typing import TYPE_CHECKING
+
+import pytest
 from tests.support.fakes.kubelet import GPU, pod
+from tests.support.fakes.memory_api import MemoryApi
 
 from kgwe.apps.agent import node_pods
 from kgwe.apps.agent.node_pods import NodePods
+from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
-from kgwe.kube.transport.httpx_transport import HttpxTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-class Server:
-    """One pod, and a count of questions."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.code = 200
-
-    async def __call__(self, request: httpx2.Request) -> httpx2.Response:
-        self.asked.append(request.url.path)
-        if self.code == 200 and not request.url.path.endswith("/a"):
-            return httpx2.Response(404, json={"message": "not found"})
-        body = {"metadata": {"name": "a", "namespace": "team", "uid": "u"}, "message": "not now"}
-        return httpx2.Response(self.code, json=body)
-
-    def pods(self, clock) -> NodePods:
-        http = httpx2.AsyncClient(transport=httpx2.MockTransport(self), base_url="https://cluster.example")
-        return NodePods(KubeClient(HttpxTransport(http), field_manager="test"), "n1", clock)
+PATH = "/api/v1/namespaces/team/pods"
 
 
-async def test_a_pod_that_is_asked_for():
-    server = Server()
-    found = await server.pods(lambda: 0.0).find("team", "a")
+@pytest.fixture
+def api() -> MemoryApi:
+    made = MemoryApi()
+    made.call("POST", PATH, {"metadata": {"name": "a"}})
+    return made
+
+
+def node_pods_of(api: MemoryApi, clock: Callable[[], float] = lambda: 0.0) -> NodePods:
+    return NodePods(KubeClient(api), "n1", clock)
+
+
+async def test_a_pod_that_is_asked_for(api):
+    found = await node_pods_of(api).find("team", "a")
     assert found is not None
-    assert found.metadata.uid == "u"
-    assert server.asked == ["/api/v1/namespaces/team/pods/a"]
+    assert found.metadata.uid == "uid-1"
+    assert api.requests == [("GET", f"{PATH}/a")]
 
 
-async def test_one_that_is_not_there_is_asked_for_seldom():
+async def test_one_that_is_not_there_is_asked_for_seldom(api):
     now = [0.0]
-    server = Server()
-    pods = server.pods(lambda: now[0])
+    pods = node_pods_of(api, lambda: now[0])
     for _ in range(3):
         assert await pods.find("team", "b") is None
-    assert len(server.asked) == 1
+    assert len(api.requests) == 1
     now[0] = 31.0
     assert await pods.find("team", "b") is None
-    assert len(server.asked) == 2
+    assert len(api.requests) == 2
 
 
-async def test_a_server_that_is_away_is_left_alone_for_a_moment():
+async def test_a_server_that_is_away_is_left_alone_for_a_moment(api):
     now = [0.0]
-    server = Server()
-    server.code = 500
-    pods = server.pods(lambda: now[0])
+    api.refuse_next("GET", resources.POD, 500, "not now")
+    pods = node_pods_of(api, lambda: now[0])
     for _ in range(3):
         assert await pods.find("team", "a") is None
-    tries = len(server.asked)
-    server.code, now[0] = 200, 3.0
+    assert len(api.requests) == 1
+    now[0] = 3.0
     assert await pods.find("team", "a") is not None
-    assert len(server.asked) == tries + 1
+    assert len(api.requests) == 2
 
 
 def test_what_containers_ask_for_in_the_order_they_are_served():

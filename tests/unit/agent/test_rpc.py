@@ -21,9 +21,10 @@ from tests.support.patience import PATIENCE_S
 from kgwe import errors
 from kgwe.agentapi import messages
 from kgwe.agentapi.client import Access, AgentClient
-from kgwe.agentapi.tls import Files
 from kgwe.apps.agent import rpc
-from kgwe.apps.agent.main import Agent
+from kgwe.apps.agent.features import BuiltFeatures, build_features
+from kgwe.apps.agent.hooks import Feature
+from kgwe.apps.agent.main import Agent, build_agent
 from kgwe.apps.agent.settings import Settings, load
 from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.discovery.live import LiveFleet
@@ -33,10 +34,13 @@ from kgwe.local.host import assets
 from kgwe.model.gpu.driver_data import Instance, Reading
 from kgwe.model.telemetry.sample import NodeReadings
 from kgwe.proto import agent_pb2 as pb
+from kgwe.rpc.tls import Files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
+
+    from kgwe.apps.agent.services import AgentServices
 
 
 class Knife:
@@ -52,14 +56,25 @@ class Knife:
         return [Instance("MIG-1", 1, "3g.40gb", 4, 4, 40960)]
 
 
+def cutting(knife: Knife) -> Feature:
+    return Feature(name="mig", mig=knife)
+
+
 @contextlib.asynccontextmanager
-async def running(settings: Settings = QUICK, driver: memory_driver.MemoryDriver | None = None) -> AsyncIterator[Agent]:
+async def running(
+    settings: Settings = QUICK, driver: memory_driver.MemoryDriver | None = None, *, first: Sequence[Feature] = ()
+) -> AsyncIterator[Agent]:
+    """An agent with the features `first` before those of the settings."""
     memory = driver or memory_driver.MemoryDriver(memory_driver.machine(memory_driver.node()))
 
     async def opened() -> memory_driver.MemoryDriver:
         return memory
 
-    agent = Agent(settings, opened)
+    def build(services: AgentServices) -> BuiltFeatures:
+        built = build_features(services)
+        return BuiltFeatures((*first, *built.features), built.problems)
+
+    agent = build_agent(settings, opened, build=build)
     stop = asyncio.Event()
     task = asyncio.create_task(agent.run(stop))
     try:
@@ -232,10 +247,9 @@ async def test_random_bytes_get_an_answer_that_blames_the_caller():
     found: set[grpc.StatusCode] = set()
     settings = msgspec.structs.replace(QUICK, grpc_insecure=True)
     async with (
-        running(settings) as agent,
+        running(settings, first=[cutting(Knife())]) as agent,
         grpc.aio.insecure_channel(f"127.0.0.1:{agent.services.ports.grpc}") as channel,
     ):
-        agent.hooks.mig = Knife()
         for number in range(600):
             found.add(await _send(channel, _METHODS[number % len(_METHODS)], rng.randbytes(rng.randint(0, 40))))
         assert await _send(channel, "Ping", b"") is grpc.StatusCode.OK
@@ -244,8 +258,11 @@ async def test_random_bytes_get_an_answer_that_blames_the_caller():
 
 
 async def test_without_certificates_orders_are_refused():
-    async with running() as agent, AgentClient(f"127.0.0.1:{agent.services.ports.grpc}") as client:
-        agent.hooks.mig = knife = Knife()
+    knife = Knife()
+    async with (
+        running(first=[cutting(knife)]) as agent,
+        AgentClient(f"127.0.0.1:{agent.services.ports.grpc}") as client,
+    ):
         with pytest.raises(errors.Permanent, match="may not order changes"):
             await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
         assert not knife.orders
@@ -256,7 +273,11 @@ async def test_an_order_reaches_the_knife_and_refusals_come_back(pki):
     async with running(settings) as agent, AgentClient(f"127.0.0.1:{agent.services.ports.grpc}", access(pki)) as client:
         with pytest.raises(errors.Permanent, match="MIG is disabled"):
             await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
-        agent.hooks.mig = knife = Knife()
+    knife = Knife()
+    async with (
+        running(settings, first=[cutting(knife)]) as agent,
+        AgentClient(f"127.0.0.1:{agent.services.ports.grpc}", access(pki)) as client,
+    ):
         reply = await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1", enabled=True, layout=["3g.40gb@4"]))
         assert [each.uuid for each in reply.instances] == ["MIG-1"]
         assert knife.orders == [("GPU-1", True, ("3g.40gb@4",))]
@@ -266,8 +287,7 @@ async def test_an_order_reaches_the_knife_and_refusals_come_back(pki):
 
 async def test_where_writers_are_named_others_may_only_read(pki):
     settings = secure(pki, tls_writers=("system:kube-scheduler",))
-    async with running(settings) as agent:
-        agent.hooks.mig = Knife()
+    async with running(settings, first=[cutting(Knife())]) as agent:
         address = f"127.0.0.1:{agent.services.ports.grpc}"
         async with AgentClient(address, access(pki)) as client:
             assert (await client.ping()).node == "n1"
@@ -278,11 +298,11 @@ async def test_where_writers_are_named_others_may_only_read(pki):
 
 
 async def test_where_no_writers_are_named_orders_are_refused(pki):
+    knife = Knife()
     async with (
-        running(secure(pki)) as agent,
+        running(secure(pki), first=[cutting(knife)]) as agent,
         AgentClient(f"127.0.0.1:{agent.services.ports.grpc}", access(pki)) as client,
     ):
-        agent.hooks.mig = knife = Knife()
         with pytest.raises(errors.Permanent, match="kgwe:admin may not order changes"):
             await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
         assert not knife.orders
@@ -291,8 +311,8 @@ async def test_where_no_writers_are_named_orders_are_refused(pki):
 async def test_the_certificate_of_one_node_orders_nothing_on_another(tmp_path):
     authority = Authority(tmp_path)
     writers = {each["name"]: each.get("value", "") for each in _deployed_environment()}["KGWE_AGENT_TLS_WRITERS"]
-    async with running(_with_files(authority.issue("n1", "kgwe-agent", "n1"), tls_writers=(writers,))) as agent:
-        agent.hooks.mig = knife = Knife()
+    settings, knife = _with_files(authority.issue("n1", "kgwe-agent", "n1"), tls_writers=(writers,)), Knife()
+    async with running(settings, first=[cutting(knife)]) as agent:
         address = f"127.0.0.1:{agent.services.ports.grpc}"
         for node in ("n2", "n1"):
             files = authority.issue(f"{node}-calls", "kgwe-agent", node)
@@ -326,7 +346,7 @@ def _with_files(files: Files, **more: Any) -> Settings:
 
 
 def _deployed_environment() -> list[dict[str, Any]]:
-    documents = manifests.load_manifests(assets.path("deploy/agent.yaml"))
+    documents = manifests.load_manifests(assets.find_asset("deploy/agent.yaml"))
     daemons = next(each for each in documents if each["kind"] == "DaemonSet")
     env: list[dict[str, Any]] = daemons["spec"]["template"]["spec"]["containers"][0]["env"]
     return env
@@ -367,13 +387,13 @@ async def test_new_certificates_are_used_without_a_restart(pki, tmp_path):
 async def test_without_certificates_only_this_machine_is_served(address):
     settings = msgspec.structs.replace(QUICK, grpc_bind_address=address)
     with pytest.raises(errors.Permanent, match="needs certificates"):
-        async with rpc.serving(Agent(settings, _no_driver), settings):
+        async with rpc.serving(build_agent(settings, _no_driver), settings):
             pass
 
 
 async def test_a_port_without_a_host_means_this_machine_when_there_are_no_certificates():
     settings = msgspec.structs.replace(QUICK, grpc_bind_address=":0")
-    async with rpc.serving(Agent(settings, _no_driver), settings) as port:
+    async with rpc.serving(build_agent(settings, _no_driver), settings) as port:
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
         await channel.channel_ready()
         await channel.close()
@@ -384,7 +404,7 @@ async def _no_driver() -> memory_driver.MemoryDriver:
 
 
 async def test_without_a_driver_the_agent_says_so():
-    agent = Agent(QUICK, _no_driver)
+    agent = build_agent(QUICK, _no_driver)
     stop = asyncio.Event()
     task = asyncio.create_task(agent.run(stop))
     try:
@@ -420,18 +440,17 @@ async def test_a_driver_that_goes_leaves_what_was_known():
 
 async def test_a_part_that_breaks_on_what_it_hears_disturbs_nobody():
     memory = memory_driver.MemoryDriver(memory_driver.machine(memory_driver.node()))
-    async with running(driver=memory) as agent:
-        heard: list[int] = []
-        is_broken = True
+    heard: list[int] = []
+    is_broken = True
 
-        def broken(status: Any) -> Any:
-            if is_broken:
-                raise RuntimeError("out of order")
-            return status
+    def broken(status: Any) -> Any:
+        if is_broken:
+            raise RuntimeError("out of order")
+        return status
 
-        agent.hooks.amend_status.insert(0, broken)
-        agent.hooks.on_readings.insert(0, broken)
-        agent.hooks.on_readings.append(lambda readings: heard.append(len(readings)))
+    listener = Feature(name="listener", on_readings=lambda readings: heard.append(len(readings)))
+    shaky = Feature(name="shaky", amend_status=broken, on_readings=broken)
+    async with running(driver=memory, first=[shaky, listener]) as agent:
         async with asyncio.timeout(PATIENCE_S):
             while len(heard) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)

@@ -60,7 +60,7 @@ def test_a_bad_file_is_refused_and_the_error_says_where(tmp_path, text, says):
 
 
 def test_the_manifest_says_what_the_agent_understands():
-    documents = manifests.load_manifests(assets.path("deploy/agent.yaml"))
+    documents = manifests.load_manifests(assets.find_asset("deploy/agent.yaml"))
     (daemons,) = [each for each in documents if each["kind"] == "DaemonSet"]
     pod = daemons["spec"]["template"]["spec"]
     (container,) = pod["containers"]

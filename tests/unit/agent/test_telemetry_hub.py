@@ -20,7 +20,7 @@ def sample(at_ms: int) -> NodeReadings:
 
 async def test_a_slow_watcher_gets_the_newest_and_is_told_what_it_missed():
     hub = TelemetryHub(limit=1)
-    with hub.watching() as watcher:
+    with hub.open_watcher() as watcher:
         for at in range(100):
             hub.publish(sample(at))
         got = [await watcher.next() for _ in range(4)]
@@ -32,22 +32,22 @@ async def test_a_new_watcher_begins_with_the_newest():
     hub = TelemetryHub(limit=1)
     hub.publish(sample(1))
     hub.publish(sample(2))
-    with hub.watching() as watcher:
+    with hub.open_watcher() as watcher:
         assert (await watcher.next())[0].unix_ms == 2
 
 
 async def test_there_is_a_limit_and_a_watcher_that_leaves_makes_room():
     hub = TelemetryHub(limit=1)
-    with hub.watching(), pytest.raises(TooManyWatchers), hub.watching():
+    with hub.open_watcher(), pytest.raises(TooManyWatchers), hub.open_watcher():
         pass
-    with hub.watching():
+    with hub.open_watcher():
         assert len(hub) == 1
     assert len(hub) == 0
 
 
 async def test_a_watcher_waits_for_what_comes():
     hub = TelemetryHub(limit=1)
-    with hub.watching() as watcher:
+    with hub.open_watcher() as watcher:
         waiting = asyncio.create_task(watcher.next())
         await asyncio.sleep(0)
         hub.publish(sample(7))
@@ -57,7 +57,7 @@ async def test_a_watcher_waits_for_what_comes():
 async def test_an_interval_thins_the_stream_out():
     hub = TelemetryHub(limit=1)
     got = []
-    with hub.watching(interval_s=15) as watcher:
+    with hub.open_watcher(interval_s=15) as watcher:
         for at in range(0, 60_000, 5_000):
             hub.publish(sample(at + at % 7))
             if watcher._queue:
@@ -67,7 +67,7 @@ async def test_an_interval_thins_the_stream_out():
 
 async def test_a_clock_set_back_does_not_silence_the_stream():
     hub = TelemetryHub(limit=1)
-    with hub.watching(interval_s=10) as watcher:
+    with hub.open_watcher(interval_s=10) as watcher:
         hub.publish(sample(10**12))
         hub.publish(sample(5))
         assert [(await watcher.next())[0].unix_ms for _ in range(2)] == [10**12, 5]
@@ -80,7 +80,7 @@ def test_whatever_the_pace_samples_come_in_order_and_none_is_unaccounted_for(ste
         hub = TelemetryHub(limit=1)
         published = taken = missed = 0
         last = -1
-        with hub.watching() as watcher:
+        with hub.open_watcher() as watcher:
             for is_publish in steps:
                 if is_publish:
                     hub.publish(sample(published))
@@ -98,7 +98,7 @@ def test_whatever_the_pace_samples_come_in_order_and_none_is_unaccounted_for(ste
 async def test_a_watcher_that_asks_is_told_what_was_measured_since_the_message_before():
     util = Series("GPU-a", "util")
     hub = TelemetryHub(limit=2)
-    with hub.watching(interval_s=15, aggregates=True) as watcher, hub.watching(interval_s=15) as plain:
+    with hub.open_watcher(interval_s=15, aggregates=True) as watcher, hub.open_watcher(interval_s=15) as plain:
         for number, value in enumerate((0.1, 0.3, None, 0.5, 0.7)):
             hub.publish(NodeReadings(number * 5000, (), {util: value}))
         first, second = [(await watcher.next())[0].aggregates for _ in range(2)]
@@ -109,7 +109,7 @@ async def test_a_watcher_that_asks_is_told_what_was_measured_since_the_message_b
 
 async def test_a_window_that_is_longer_than_anyone_needs_begins_anew():
     hub = TelemetryHub(limit=1)
-    with hub.watching(interval_s=10**6, aggregates=True) as watcher:
+    with hub.open_watcher(interval_s=10**6, aggregates=True) as watcher:
         for number in range(window.MAX_SAMPLES + 10):
             hub.publish(NodeReadings(number, (), {Series("GPU-a", "util"): 0.5}))
         hub.publish(NodeReadings(10**10, (), {Series("GPU-a", "util"): 0.5}))

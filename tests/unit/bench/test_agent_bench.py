@@ -7,7 +7,7 @@ from kgwe.model.gpu import mig
 
 
 def test_the_machines_are_eight_whole_cards_and_56_instances():
-    whole, cut = dict(agent.nodes()).values()
+    whole, cut = dict(agent.build_nodes()).values()
     assert [len(card.instances) for card in whole.gpus] == [0] * 8
     assert [len(card.instances) for card in cut.gpus] == [7] * 8
     geometry = cut.model.geometry

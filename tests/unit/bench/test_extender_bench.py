@@ -49,7 +49,7 @@ def test_nothing_is_bound_while_calls_are_taken_down():
 
 @pytest.mark.parametrize(("percentage", "said"), [(100, 100), (0, None)])
 def test_kube_scheduler_is_told_how_many_nodes_to_name(percentage: int, said: int | None):
-    document = yaml.safe_load(capture.configuration("http://127.0.0.1:1", percentage))
+    document = yaml.safe_load(capture.build_configuration("http://127.0.0.1:1", percentage))
     assert document.get("percentageOfNodesToScore") == said
     assert document["extenders"][0]["bindVerb"]
 

@@ -32,7 +32,7 @@ def test_best_fit_is_the_published_rule(free, pods, nodes):
 
 def test_an_even_split_is_even_on_every_level():
     free = [8, 8, 8, 8, 8, 8]
-    assert grid(free).place(leaf_rules.even, 4, 8) == [0, 1, 3, 4]
+    assert grid(free).place(leaf_rules.spread_evenly, 4, 8) == [0, 1, 3, 4]
 
 
 def test_first_fit_takes_the_first_leaf_that_holds_all():
@@ -89,7 +89,7 @@ def test_the_bound_on_gangs_counts_whole_nodes():
 )
 def test_goals_that_are_missed_are_named(change, said):
     numbers = {"mean_leaves": 1.5, "best_fit_mean_leaves": 1.56, "whole_gangs": 35.0, "best_fit_whole_gangs": 35.0}
-    found = fragmented.misses(Cell(0.45, SCENARIO), numbers | {"worse_than_best_fit": 0.1} | change, first=True)
+    found = fragmented.list_misses(Cell(0.45, SCENARIO), numbers | {"worse_than_best_fit": 0.1} | change, first=True)
     assert list(found) == [f"scenario 45%: {each}" for each in said]
 
 

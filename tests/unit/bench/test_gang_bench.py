@@ -29,7 +29,7 @@ def test_a_gang_that_is_split_for_no_reason_is_not_correct():
 
 def test_the_scheduler_it_is_compared_with_climbs_levels_and_says_no():
     shape = fleets.shape_of(models.load("dgx-h100").pools[0].machine)
-    where = gang.site(shape, (("leaf", 2), ("spine", 4)), 8)
+    where = gang.build_site(shape, (("leaf", 2), ("spine", 4)), 8)
     whole = Request(Gpus(count=8))
     assert gang.naive_plan(where, whole, 2) == [0, 1]
     assert gang.naive_plan(where, whole, 4) == [0, 1, 2, 3]

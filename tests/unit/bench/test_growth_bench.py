@@ -42,7 +42,7 @@ def test_every_curve_has_a_time_for_every_size(measured: report.Report):
 
 def test_it_is_drawn(measured: report.Report, tmp_path: Path):
     pytest.importorskip("matplotlib")
-    plot.draw(growth.panels(measured), tmp_path / "growth.png")
+    plot.draw(growth.build_panels(measured), tmp_path / "growth.png")
     drawn = (tmp_path / "growth.png").read_bytes()
     width, height = struct.unpack(">II", drawn[16:24])
     assert drawn.startswith(PNG)

@@ -49,6 +49,6 @@ def test_nothing_is_started_for_a_size_that_makes_no_sense(name):
 
 
 def test_pods_are_distinct():
-    names = {informer.pod(index)["metadata"]["name"] for index in range(200)}
+    names = {informer.build_pod(index)["metadata"]["name"] for index in range(200)}
 
     assert len(names) == 200

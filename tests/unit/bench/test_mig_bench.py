@@ -37,13 +37,13 @@ def test_without_short_streams_there_is_no_optimum():
 
 def test_sizes_a_model_has_not_are_left_out_of_the_mix():
     a30 = mig.GEOMETRIES["A30-24GB"]
-    assert streams.named(layout_graph.get_layout_graph(a30), streams.MIXES["even"]) == {
+    assert streams.name_profiles(layout_graph.get_layout_graph(a30), streams.MIXES["even"]) == {
         "1g.6gb": 1,
         "2g.12gb": 1,
         "4g.24gb": 1,
     }
     every = layout_graph.get_layout_graph(A100, [*layout_graph.plain_profiles(A100), "1g.20gb"])
-    assert streams.named(every, {"1g": 1, "1g2": 2}) == {"1g.10gb": 1, "1g.20gb": 2}
+    assert streams.name_profiles(every, {"1g": 1, "1g2": 2}) == {"1g.10gb": 1, "1g.20gb": 2}
 
 
 def test_margins_are_ours_less_the_best_of_the_others():

@@ -5,7 +5,7 @@ from kgwe.local.host.progress import Silent
 
 
 def test_it_times_and_compares():
-    options = queue.Options(nodes=24, repeat=1, small=8, jobs=60, heroes=2, seeds=1)
+    options = queue.Options(nodes=24, repeat=1, small=8, jobs=24, heroes=1, seeds=1)
 
     metrics = queue.run(options, Silent()).metrics
 

@@ -18,7 +18,7 @@ from kgwe.kube.client.informer import Change
 @pytest.fixture
 def view() -> offline.View:
     """One node with 8 GPUs."""
-    made = offline.empty()
+    made = offline.empty_view()
     offers = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
     node = core.Node(ObjectMeta(name="n0"), status=core.NodeStatus(offers, offers, (Condition("Ready", "True"),)))
     made.state.on_node(Change("n0", None, node))

@@ -13,7 +13,7 @@ from tests.support.machines.agent_settings import QUICK
 
 from kgwe.agentapi.client import Access
 from kgwe.apps.agent import rpc
-from kgwe.apps.agent.main import Agent
+from kgwe.apps.agent.main import build_agent
 from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.discovery.live import Answer, LiveFleet
 from kgwe.local.host import ports
@@ -53,7 +53,7 @@ async def fleet() -> AsyncIterator[Served]:
             async def opened(driver: memory_driver.MemoryDriver = driver) -> memory_driver.MemoryDriver:
                 return driver
 
-            agent = Agent(msgspec.structs.replace(QUICK, node_name=name), opened)
+            agent = build_agent(msgspec.structs.replace(QUICK, node_name=name), opened)
             keeping = asyncio.create_task(agent.supervisor.run())
             stack.callback(keeping.cancel)
             await agent.supervisor.opened.wait()

@@ -71,7 +71,7 @@ def test_codes_are_those_of_the_public_interface() -> None:
 def test_the_state_has_one_layout_in_c_and_python() -> None:
     library = ctypes.CDLL(str(build.ensure() / build.LIBRARY))
     assert library.kgweStateSize() == ctypes.sizeof(state.State)
-    assert tuple(library.kgweOffset(i) for i in range(len(state.offsets()))) == state.offsets()
+    assert tuple(library.kgweOffset(i) for i in range(len(state.list_offsets()))) == state.list_offsets()
 
 
 def functions(generation: Generation) -> set[str]:

@@ -24,7 +24,7 @@ NOWHERE = Path("/nonexistent")
 
 
 def pools() -> list[tuple[str, str]]:
-    return [(name, pool.name) for name in models.names() for pool in models.load(name).pools]
+    return [(name, pool.name) for name in models.list_names() for pool in models.load(name).pools]
 
 
 async def discover(tmp_path: Path, node: FleetNode, generation: Generation = Generation.NEW) -> Machine:

@@ -90,7 +90,7 @@ async def test_a_driver_that_appears_is_found(machine: Hardware, driver: NvmlDri
     machine.fail("nvmlInitWithFlags", Code.DRIVER_NOT_LOADED)
     with pytest.raises(Unavailable):
         await driver.machine()
-    machine.mend()
+    machine.clear_faults()
     assert len((await driver.machine()).devices) == 3
 
 
@@ -115,7 +115,7 @@ async def test_the_environment_names_the_library(machine: Hardware) -> None:
 async def test_a_call_that_hangs_is_given_up_and_the_next_fail_at_once(machine: Hardware) -> None:
     driver = gpus.driver(machine, cut_s=0.2)
     uuid = (await gpus.card(driver)).uuid
-    machine.slow("nvmlDeviceGetHandleByUUID", 2.0, times=1)
+    machine.delay_calls("nvmlDeviceGetHandleByUUID", 2.0, times=1)
     with pytest.raises(errors.Transient, match=r"removing instance 7 of .* did not respond within 0\.2 s"):
         await driver.destroy_instance(uuid, 7)
     assert driver.is_hung
@@ -129,17 +129,17 @@ async def test_a_call_that_hangs_is_given_up_and_the_next_fail_at_once(machine: 
 async def test_events_arrive_while_the_driver_hangs(machine: Hardware) -> None:
     driver = gpus.driver(machine, cut_s=0.2)
     uuid = (await gpus.card(driver)).uuid
-    machine.slow("nvmlDeviceGetHandleByUUID", 1.0, times=1)
+    machine.delay_calls("nvmlDeviceGetHandleByUUID", 1.0, times=1)
     with pytest.raises(errors.Transient):
         await driver.destroy_instance(uuid, 7)
-    machine.xid(2, 48)
+    machine.report_xid(2, 48)
     assert [event.xid for event in await driver.events(PATIENCE_S)] == [48]
     await until(lambda: not driver.is_hung)
     await driver.close()
 
 
 async def test_a_driver_that_hangs_at_the_start_is_found_out_too(machine: Hardware) -> None:
-    machine.slow("nvmlInitWithFlags", 1.0, times=1)
+    machine.delay_calls("nvmlInitWithFlags", 1.0, times=1)
     driver = gpus.driver(machine, read_s=0.2)
     with pytest.raises(errors.Transient, match="did not respond"):
         await driver.machine()
@@ -149,7 +149,7 @@ async def test_a_driver_that_hangs_at_the_start_is_found_out_too(machine: Hardwa
 
 async def test_closing_does_not_wait_for_a_hung_call(machine: Hardware) -> None:
     driver = gpus.driver(machine, read_s=0.2)
-    machine.slow("nvmlDeviceGetCount_v2", 3.0, times=1)
+    machine.delay_calls("nvmlDeviceGetCount_v2", 3.0, times=1)
     with pytest.raises(errors.Transient):
         await driver.machine()
     assert driver.is_hung
@@ -163,7 +163,7 @@ async def test_closing_does_not_wait_for_a_hung_call(machine: Hardware) -> None:
 async def test_closing_while_the_wait_for_events_hangs(machine: Hardware) -> None:
     driver = gpus.driver(machine, read_s=0.5)
     await driver.machine()
-    machine.slow("nvmlEventSetWait_v2", 2.0, times=1)
+    machine.delay_calls("nvmlEventSetWait_v2", 2.0, times=1)
     with pytest.raises(errors.Transient, match="waiting for events"):
         await driver.events(0.0)
     await driver.close()
@@ -242,7 +242,7 @@ async def test_a_reset_is_refused_while_another_process_has_the_driver_open(
     machine: Hardware, driver: NvmlDriver
 ) -> None:
     card = await gpus.card(driver)
-    with machine.locked() as now:
+    with machine.lock_state() as now:
         now.clients[5] = os.getppid()
     with pytest.raises(errors.Conflict, match=r"(?i)in use"):
         await driver.reset(card.uuid)
@@ -264,8 +264,8 @@ async def test_a_reset_without_nvidia_smi_or_without_the_card(machine: Hardware,
 
 async def test_events_come_in_order_with_card_and_instance(machine: Hardware, driver: NvmlDriver) -> None:
     devices = (await driver.machine()).devices
-    machine.xid(2, 31, instance_id=7)
-    machine.xid(0, 79)
+    machine.report_xid(2, 31, instance_id=7)
+    machine.report_xid(0, 79)
     assert list(await driver.events(PATIENCE_S)) == [Event(devices[2].uuid, 31, 7), Event(devices[0].uuid, 79)]
     assert list(await driver.events(0.0)) == []
 
@@ -274,14 +274,14 @@ async def test_an_event_wakes_who_waits(machine: Hardware, driver: NvmlDriver) -
     await driver.machine()
     waiting = asyncio.create_task(driver.events(PATIENCE_S))
     await asyncio.sleep(0.05)
-    machine.xid(1, 94)
+    machine.report_xid(1, 94)
     assert [event.xid for event in await waiting] == [94]
 
 
 async def test_an_event_of_a_card_that_is_lost_names_it(machine: Hardware, driver: NvmlDriver) -> None:
     uuid = (await gpus.card(driver, 1)).uuid
     machine.lose(1)
-    machine.xid(1, 79)
+    machine.report_xid(1, 79)
     assert list(await driver.events(PATIENCE_S)) == [Event(uuid, 79)]
 
 
@@ -293,7 +293,7 @@ async def test_no_event_is_lost_between_calls_or_by_a_caller_who_gives_up(
     for number in range(1, 21):
         waiting = asyncio.create_task(driver.events(PATIENCE_S))
         await asyncio.sleep(0)
-        machine.xid(0, number)
+        machine.report_xid(0, number)
         await asyncio.sleep(0.002 * (number % 5))
         waiting.cancel()
         await asyncio.wait([waiting])
@@ -312,23 +312,23 @@ async def test_a_driver_without_events_is_waited_for_in_vain(machine: Hardware, 
 
 async def test_a_wait_that_ends_with_a_lost_card_goes_on_for_the_others(machine: Hardware, driver: NvmlDriver) -> None:
     devices = (await driver.machine()).devices
-    machine.xid(1, 79)
+    machine.report_xid(1, 79)
     machine.lose(1)
     machine.fail("nvmlEventSetWait_v2", Code.GPU_IS_LOST, times=1)
     seen: list[Event] = []
     async with asyncio.timeout(PATIENCE_S):
         while not seen:
             seen += await driver.events(0.1)
-    machine.xid(2, 31)
+    machine.report_xid(2, 31)
     seen += await driver.events(PATIENCE_S)
     assert seen == [Event(devices[1].uuid, 79), Event(devices[2].uuid, 31)]
 
 
 async def test_events_survive_a_reset(machine: Hardware, driver: NvmlDriver) -> None:
     uuid = (await gpus.card(driver, 1)).uuid
-    machine.xid(0, 13)
+    machine.report_xid(0, 13)
     await driver.reset(uuid)
-    machine.xid(1, 14)
+    machine.report_xid(1, 14)
     seen = [event.xid for event in await driver.events(PATIENCE_S)]
     seen += [event.xid for event in await driver.events(1.0)]
     assert seen == [13, 14]
@@ -376,7 +376,7 @@ def test_the_hardware_can_be_let_go_of(machine: Hardware) -> None:
     machine.set(0, util=5)
     machine.close()
     again = Hardware(machine.folder)
-    with again.locked() as now:
+    with again.lock_state() as now:
         assert now.gpus[0].util == 5
 
 
@@ -386,7 +386,7 @@ def test_a_machine_of_another_version_is_built_anew(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(first.library.read_bytes() + b"of another version")
     other.replace(first.library)
-    with Hardware.create(tmp_path, gpus.box("T4")).locked() as now:
+    with Hardware.create(tmp_path, gpus.box("T4")).lock_state() as now:
         assert now.gpus[0].util == 0
 
 
@@ -409,7 +409,7 @@ async def test_an_old_driver_does_all_that_is_asked(tmp_path: Path) -> None:
     assert await driver.set_mig_mode(uuid, enabled=True)
     made = await driver.create_instance(uuid, "3g.20gb", 4)
     assert (made.profile, made.start, made.size) == ("3g.20gb", 4, 4)
-    machine.xid(0, 13)
+    machine.report_xid(0, 13)
     assert [event.xid for event in await driver.events(PATIENCE_S)] == [13]
     assert (await driver.readings())[0].instance_memory_mib == ((made.instance_id, 0),)
     await driver.destroy_instance(uuid, made.instance_id)

@@ -29,7 +29,7 @@ GEOMETRY = "A100-80GB"
 def check(machine: Hardware) -> int:
     """What is on the card can lie there, and everything has a name of its own; how many have no compute instance."""
     shape = mig.GEOMETRIES[GEOMETRY]
-    cuts = machine.cuts(0)
+    cuts = machine.list_instances(0)
     layout = [mig.parse_placement(shape, f"{cut.profile}@{cut.start}") for cut in cuts]
     assert mig.find_problems(shape, layout) == []
     assert [cut.instance_id for cut in cuts] == [placement.instance_id(shape) for placement in layout]
@@ -72,12 +72,12 @@ async def survive(tmp_path: Path, at_least: int) -> None:
     while steps.value < at_least:
         run_until_killed(context, machine, dice, steps)
         half_made += check(machine)
-        sizes.add(len(machine.cuts(0)))
+        sizes.add(len(machine.list_instances(0)))
     assert len(sizes) > 3, "both ends were visited"
     # Whoever comes next finds its way from whatever was left, and can use the whole card.
     for instance in (await gpus.card(driver)).mig.instances:
         await driver.destroy_instance(card.uuid, instance.instance_id)
-    assert machine.cuts(0) == ()
+    assert machine.list_instances(0) == ()
     whole = await driver.create_instance(card.uuid, "7g.80gb", 0)
     assert (whole.uuid.startswith("MIG-"), whole.is_busy) == (True, False)
     await driver.close()
@@ -117,10 +117,10 @@ async def test_a_process_killed_at_a_step_of_creating(tmp_path: Path, function: 
     machine.kill(function, after=after)
     run_and_die(gpu_actor.create, str(machine.folder), uuid, "3g.40gb", 4)
     done = CREATING.index(function) + after
-    assert len(machine.cuts(0)) == min(done, 1)
+    assert len(machine.list_instances(0)) == min(done, 1)
     assert check(machine) == (done == 1)
     made = await driver.create_instance(uuid, "3g.40gb", 4)
-    assert [cut.uuids for cut in machine.cuts(0)] == [(made.uuid,)]
+    assert [cut.uuids for cut in machine.list_instances(0)] == [(made.uuid,)]
     await driver.close()
 
 
@@ -135,9 +135,9 @@ async def test_a_process_killed_at_a_step_of_destroying(tmp_path: Path, function
     machine.kill(function, after=after)
     run_and_die(gpu_actor.destroy, str(machine.folder), uuid, made.instance_id)
     done = DESTROYING.index(function) + after
-    assert len(machine.cuts(0)) == (done < 2)
+    assert len(machine.list_instances(0)) == (done < 2)
     assert check(machine) == (done == 1)
     with contextlib.suppress(errors.NotFound):
         await driver.destroy_instance(uuid, made.instance_id)
-    assert machine.cuts(0) == ()
+    assert machine.list_instances(0) == ()
     await driver.close()

@@ -170,4 +170,4 @@ async def test_a_card_with_only_the_second_memory_call_is_read(tmp_path: Path) -
     ],
 )
 def test_reasons_of_slow_clocks(bits: int, expected: Throttle) -> None:
-    assert nvml_reading.throttle(bits) is expected
+    assert nvml_reading.list_throttle_reasons(bits) is expected

@@ -177,7 +177,7 @@ def test_a_cluster_named_ports_does_not_wait_for_its_own_lock(tmp_path: Path):
     cluster = LocalCluster("ports", state_root=tmp_path)
     cluster.directory.mkdir(parents=True)
     found = Binaries({name: Found(Path("/nowhere"), "v1", Source.PATH) for name in TOOLS})
-    with cluster._lock.held(timeout_s=1):
+    with cluster._lock.hold(timeout_s=1):
         cluster._allocate_ports(None, found)
     assert cluster.state().ports
 
@@ -197,10 +197,10 @@ def test_a_lock_is_held_by_one_and_names_its_holder(tmp_path: Path):
     lock = Lock(tmp_path / "lock", purpose="counting")
     message = r"timed out waiting for process \d+, counting"
 
-    with lock.held(timeout_s=1.0), pytest.raises(Transient, match=message), lock.held(timeout_s=0.0):
+    with lock.hold(timeout_s=1.0), pytest.raises(Transient, match=message), lock.hold(timeout_s=0.0):
         pytest.fail("two hold the lock")
 
-    with lock.held(timeout_s=0.0):
+    with lock.hold(timeout_s=0.0):
         pass
 
 
@@ -211,7 +211,7 @@ def test_a_lock_whose_file_is_removed_still_excludes(tmp_path: Path):
 
     def work() -> None:
         for _ in range(rounds):
-            with lock.held(timeout_s=30.0):
+            with lock.hold(timeout_s=30.0):
                 assert inside.acquire(blocking=False)
                 inside.release()
                 lock.remove()  # the last thing done under the lock: another thread may lock a new file from here on

@@ -17,7 +17,7 @@ from kgwe.model.gpu import catalog, mig, topology
 from kgwe.model.simfleet import inventory
 
 DATA = Path(os.environ.get("KGWE_DATA", Path(__file__).parents[4] / "shared" / "data"))
-NAMES = models.names()
+NAMES = models.list_names()
 
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

@@ -12,7 +12,7 @@ from tests.support.builders.objects import added, removed
 from tests.support.examples import examples
 
 from kgwe.kube import dialects
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 
 
 def test_a_gang_is_looked_at_when_its_first_pod_comes_and_when_its_last_does():
@@ -22,7 +22,7 @@ def test_a_gang_is_looked_at_when_its_first_pod_comes_and_when_its_last_does():
         heard.state.on_pod(added(member(f"p{number}")))
         heard.catch_up()
         if number < 4:
-            assert heard.group.problem == f"gang team/g incomplete: waiting for {counted(4 - number, 'more pod')}"
+            assert heard.group.problem == f"gang team/g incomplete: waiting for {format_count(4 - number, 'more pod')}"
     assert [ask.pods for ask in heard.asked] == [5]
     assert heard.looks == 2
 
@@ -63,4 +63,4 @@ def test_what_is_said_to_be_missing_is_what_is_missing(history: list[tuple[tuple
     sizes_agree = len({member.size for _, member in group.members.values()}) == 1
     assert bool(heard.asked) == (not lacking and sizes_agree and len(there) <= 4)
     if lacking:
-        assert group.problem == f"gang team/g incomplete: waiting for {counted(lacking, 'more pod')}"
+        assert group.problem == f"gang team/g incomplete: waiting for {format_count(lacking, 'more pod')}"

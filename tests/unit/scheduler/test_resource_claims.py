@@ -30,6 +30,7 @@ from tests.support.builders.objects import (
     removed,
     workload,
 )
+from tests.support.fakes.recording_client import RecordingClient
 
 from kgwe import errors
 from kgwe.apps.scheduler.pods.pinner import Pinner
@@ -222,24 +223,16 @@ def test_a_card_that_nobody_names_cannot_be_claimed(state):
 # --- a claim of its own ---------------------------------------------------------------------------------
 
 
-class Client:
-    def __init__(self) -> None:
-        self.created: list[dict[str, Any]] = []
-        self.patches: list[tuple[str, dict[str, Any]]] = []
-
-    async def create(self, _resource: Any, body: Any, _namespace: str) -> None:
-        if body["metadata"]["name"] in [each["metadata"]["name"] for each in self.created]:
-            raise errors.AlreadyExists("there")
-        self.created.append(body)
-
-    async def patch(
-        self, _resource: Any, _name: str, body: Any, _namespace: str, *, subresource: str = "", **_: Any
-    ) -> None:
-        self.patches.append((subresource or "pod", body))
+def created(client: RecordingClient) -> list[Any]:
+    return [each.body for each in client.writes if each.verb == "create"]
 
 
-async def seated(state: ClusterState, *pods: Any) -> Client:
-    client = Client()
+def patched(client: RecordingClient) -> list[tuple[str, Any]]:
+    return [(each.subresource or "pod", each.body) for each in client.writes if each.verb == "patch"]
+
+
+async def seated(state: ClusterState, *pods: Any) -> RecordingClient:
+    client = RecordingClient()
     seater = Pinner(SimpleNamespace(client=client, state=state, bytes_of=lambda _: b""))  # type: ignore[arg-type] # all it needs
     for each in pods:
         state.on_pod(added(each))
@@ -262,20 +255,20 @@ def gang(state: ClusterState, *seats: Seat) -> str:
 async def test_who_shares_his_node_with_nobody_of_the_plan_needs_no_claim_of_his_own(state):
     name = gang(state, Seat("n1", 0b1111), Seat("n2", 0b1111))
     client = await seated(state, *(claiming_pod(f"p{n}", name, index=n, at="", gated=True) for n in (0, 1)))
-    assert not client.created
-    assert [kind for kind, _ in client.patches] == ["pod", "pod"]
+    assert not created(client)
+    assert [kind for kind, _ in patched(client)] == ["pod", "pod"]
 
 
 async def test_ranks_on_one_node_get_claims_of_their_own_once_kubernetes_has_made_its(state):
     name = gang(state, Seat("n1", 0b1111), Seat("n1", 0b11110000))
     waiting = claiming_pod("p0", name, index=0, at="", gated=True)
     client = await seated(state, waiting, claiming_pod("p1", name, entered="generated", index=1, at="", gated=True))
-    (made,) = client.created
+    (made,) = created(client)
     assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-p1"
     (request,) = made["spec"]["devices"]["requests"]
     listed = request["exactly"]["selectors"][0]["cel"]["expression"]
     assert [card for card in range(8) if f"'{uuid('n1', card)}'" in listed] == [4, 5, 6, 7]
-    (status, entry), (place, _) = client.patches
+    (status, entry), (place, _) = patched(client)
     assert (status, place) == ("status", "pod"), "the gate goes last, and p0 is left alone"
     (entered,) = entry["status"]["resourceClaimStatuses"]
     assert entered == {"name": dra_claims.CLAIM, "resourceClaimName": made["metadata"]["name"]}
@@ -285,7 +278,7 @@ async def test_a_rank_that_was_moved_claims_what_its_seat_is_now(state):
     old = gang(state, Seat("n1", 0b1111), Seat("n2", 0b1111))
     state.run_registry.move_seats(UID, (Seat("n1", 0b1111), Seat("n2", 0b11110000)))
     client = await seated(state, claiming_pod("p1", old, entered="generated", index=1, at="", gated=True))
-    (made,) = client.created
+    (made,) = created(client)
     assert (
         f"'{uuid('n2', 4)}'" in made["spec"]["devices"]["requests"][0]["exactly"]["selectors"][0]["cel"]["expression"]
     )
@@ -297,8 +290,8 @@ async def test_after_a_crash_between_claim_and_seat_nothing_is_made_twice(state)
     before = claiming_pod("p0", name, index=0, at="", gated=True)
     mine = dra_claims.build_claim(before, holding, state.reader.cards, {})["metadata"]["name"]
     client = await seated(state, claiming_pod("p0", name, entered=mine, index=0, at="", gated=True))
-    assert not client.created
-    assert [kind for kind, _ in client.patches] == ["pod"]
+    assert not created(client)
+    assert [kind for kind, _ in patched(client)] == ["pod"]
 
 
 def test_a_claim_whose_pod_is_not_known_is_counted_itself(state):

@@ -26,10 +26,10 @@ DAY = [
 ]
 
 
-def simulate(jobs, rule, predict=job_queue.exact, nodes=1, **options) -> Simulation:
-    world = World.of(small_fleet.nodes(nodes))
+def simulate(jobs, rule, predict=job_queue.exact_run_time, nodes=1, **options) -> Simulation:
+    world = World.from_nodes(small_fleet.nodes(nodes))
     chosen = Options(ReservationSettings(rule, refresh_s=1.0), predict, **options)
-    return Simulation(world, Workload.of("w", jobs), registry.find_policy("kgwe"), chosen).run()
+    return Simulation(world, Workload.from_jobs("w", jobs), registry.find_policy("kgwe"), chosen).run()
 
 
 def starts(run: Simulation) -> dict[str, float | None]:
@@ -50,7 +50,7 @@ def test_who_goes_ahead_of_a_large_job(rule, expected):
 
 
 def test_without_run_times_nobody_goes_ahead_once_a_job_has_waited_long():
-    run = simulate(DAY, BackfillRule.BACKFILL, job_queue.unknown)
+    run = simulate(DAY, BackfillRule.BACKFILL, job_queue.unknown_run_time)
 
     # Not for the first ten minutes: then nothing is kept for "large".
     assert starts(run)["late"] == 2
@@ -68,7 +68,7 @@ def test_interrupted_jobs_wait_again_and_finish():
 
 def test_run_times_by_kind_are_those_of_equal_pods():
     jobs = [job(f"j{number}", number, 100.0 * (number + 1), gpus=1) for number in range(21)]
-    predict = queueing.by_kind(Workload.of("w", [*jobs, job("other", 0, 7.0, gpus=2)]))
+    predict = queueing.by_kind(Workload.from_jobs("w", [*jobs, job("other", 0, 7.0, gpus=2)]))
 
     assert predict(jobs[0], 1.0) == RunTime(1100.0, 2000.0)
     assert predict(job("other", 0, 7.0, gpus=2), 1.0) == RunTime(7.0, 7.0)
@@ -80,7 +80,10 @@ class TestHeroes:
     WORKLOAD = queueing.with_heroes(NODES, jobs=160, heroes=4, load=2.5, part=0.5, seed=2)
 
     def test_heroes_wait_less_than_when_all_go_ahead_and_others_less_than_when_nobody_does(self):
-        rows = {row.rule: row for row in queueing.compare(self.NODES, self.WORKLOAD, job_queue.exact, hero_part=0.45)}
+        rows = {
+            row.rule: row
+            for row in queueing.compare(self.NODES, self.WORKLOAD, job_queue.exact_run_time, hero_part=0.45)
+        }
 
         assert {row.unfinished for row in rows.values()} == {0}
         assert {row.heroes.jobs for row in rows.values()} == {4}
@@ -88,7 +91,7 @@ class TestHeroes:
         assert rows["backfill"].others.mean < rows["hold"].others.mean < rows["block"].others.mean
 
     def test_what_jobs_are_told_is_counted(self):
-        found = queueing.calibrate(self.NODES, self.WORKLOAD, job_queue.exact)
+        found = queueing.calibrate(self.NODES, self.WORKLOAD, job_queue.exact_run_time)
 
         assert found.jobs > found.unknown
         assert found.within_p50 is not None
@@ -96,7 +99,7 @@ class TestHeroes:
         assert 0 < found.within_p50 <= found.within_p90 <= 1
 
     def test_without_run_times_nothing_is_told(self):
-        found = queueing.calibrate(self.NODES, self.WORKLOAD, job_queue.unknown)
+        found = queueing.calibrate(self.NODES, self.WORKLOAD, job_queue.unknown_run_time)
 
         assert found.jobs == found.unknown > 0
         assert found.within_p90 is None

@@ -23,7 +23,9 @@ job = small_fleet.job
 
 
 def simulate(nodes, jobs, policy="first-fit", **options):
-    simulation = Simulation(World.of(nodes), Workload.of("w", jobs), registry.find_policy(policy), Options(**options))
+    simulation = Simulation(
+        World.from_nodes(nodes), Workload.from_jobs("w", jobs), registry.find_policy(policy), Options(**options)
+    )
     return simulation.run()
 
 
@@ -140,10 +142,10 @@ class _Fixed:
     def __init__(self, *faults: Fault) -> None:
         self._faults = faults
 
-    def first(self) -> list[Fault]:
+    def draw_first(self) -> list[Fault]:
         return list(self._faults)
 
-    def after(self, event: Event) -> Fault:
+    def draw_next(self, event: Event) -> Fault:
         never = 1e12
         return Fault(Event(never, event.kind, event.subject), Event(never, Kind.NODE_UP, event.subject))
 
@@ -155,7 +157,9 @@ def break_at(run: Simulation, at_s: float, back_s: float, kind: Kind, card: int 
 
 
 def prepared(nodes, jobs, **options):
-    return Simulation(World.of(nodes), Workload.of("w", jobs), registry.find_policy("first-fit"), Options(**options))
+    return Simulation(
+        World.from_nodes(nodes), Workload.from_jobs("w", jobs), registry.find_policy("first-fit"), Options(**options)
+    )
 
 
 class TestFaults:
@@ -226,8 +230,8 @@ class TestSpread:
 
         def ended(policy, *oversubscription):
             nodes = small_fleet.nodes(4)
-            world = World.of(nodes, oversubscription)
-            return ends(Simulation(world, Workload.of("w", jobs), registry.find_policy(policy)).run())["gang"]
+            world = World.from_nodes(nodes, oversubscription)
+            return ends(Simulation(world, Workload.from_jobs("w", jobs), registry.find_policy(policy)).run())["gang"]
 
         assert {ended(policy, 4.0) for policy in ("kgwe", "consolidate")} == {101}
         # 1.38 of 2.38 seconds were measured to be the network's, and that takes four times as long.
@@ -242,7 +246,9 @@ class TestSpread:
         jobs = [job("alone", 0, 1000, gpus=4), job("gang", 1, 100, gpus=4, pods=4, model="bert")]
 
         def slowdown(policy):
-            run = Simulation(World.of(nodes, (2.0, 3.0)), Workload.of("w", jobs), registry.find_policy(policy)).run()
+            run = Simulation(
+                World.from_nodes(nodes, (2.0, 3.0)), Workload.from_jobs("w", jobs), registry.find_policy(policy)
+            ).run()
             return run.records[1].slowdown
 
         assert slowdown("kgwe") == 1
@@ -251,12 +257,12 @@ class TestSpread:
     @pytest.mark.parametrize("ratios", [(0.5,), (2.0,) * 9])
     def test_an_oversubscription_that_makes_no_sense_is_refused(self, ratios):
         with pytest.raises(errors.Permanent, match="nearest first"):
-            World.of(small_fleet.nodes(2), ratios)
+            World.from_nodes(small_fleet.nodes(2), ratios)
 
     def test_gangs_are_measured_against_the_least_spread_the_empty_fleet_allows(self):
         jobs = [job("gang", 0, 100, gpus=4, pods=4)]
 
-        result = compare.run_policy(small_fleet.nodes(6), Workload.of("w", jobs), "consolidate")
+        result = compare.run_policy(small_fleet.nodes(6), Workload.from_jobs("w", jobs), "consolidate")
 
         # Two nodes to a leaf: four nodes need two leaves.
         assert (result.gangs.node_spread, result.gangs.leaf_spread) == (1, 1)
@@ -288,7 +294,7 @@ def test_every_policy_runs_shares_slices_cards_and_gangs(name: str):
         job("gang", 0, 10, gpus=2, pods=3),
     ]
 
-    result = compare.run_policy(nodes, Workload.of("w", jobs), name)
+    result = compare.run_policy(nodes, Workload.from_jobs("w", jobs), name)
 
     assert result.jobs.finished == 4
     assert result.wait_s.max == 0
@@ -296,7 +302,7 @@ def test_every_policy_runs_shares_slices_cards_and_gangs(name: str):
 
 def test_an_unknown_policy_is_told_before_anything_runs():
     with pytest.raises(errors.Permanent, match="unknown policy 'nonsense'; known policies: first-fit"):
-        compare.compare_policies(small_fleet.nodes(1), Workload.of("w", [job("a")]), ["first-fit", "nonsense"])
+        compare.compare_policies(small_fleet.nodes(1), Workload.from_jobs("w", [job("a")]), ["first-fit", "nonsense"])
 
 
 @pytest.mark.parametrize("changes", [{"pods": 0}, {"duration_s": 0.0}, {"arrival_s": -1.0}])
@@ -307,13 +313,13 @@ def test_jobs_that_make_no_sense_are_refused(changes):
 
 def test_two_jobs_of_one_name_are_refused():
     with pytest.raises(errors.Permanent, match="two jobs have the name 'a'"):
-        Workload.of("w", [job("a"), job("a", 5)])
+        Workload.from_jobs("w", [job("a"), job("a", 5)])
 
 
 def test_fragmentation_is_sampled_while_jobs_arrive_however_long_they_run():
     jobs = [small_fleet.job(f"j{k}", k * 10.0, 60.0, gpus=1) for k in range(20)]
     jobs.append(small_fleet.job("months", 5, 1e7, gpus=3))
-    result = compare.run_policy(small_fleet.nodes(2), Workload.of("w", jobs), "first-fit")
+    result = compare.run_policy(small_fleet.nodes(2), Workload.from_jobs("w", jobs), "first-fit")
     early = [hour for hour in result.curves.hours if hour <= result.busy_hours]
     assert len(early) >= 200
     assert result.fragmentation is not None
@@ -322,12 +328,12 @@ def test_fragmentation_is_sampled_while_jobs_arrive_however_long_they_run():
 
 def test_fragmentation_is_weighted_by_time():
     jobs = [small_fleet.job("a", 0, 50, gpus=3), small_fleet.job("b", 100, 10, gpus=4)]
-    result = compare.run_policy(small_fleet.nodes(1), Workload.of("w", jobs), "first-fit")
+    result = compare.run_policy(small_fleet.nodes(1), Workload.from_jobs("w", jobs), "first-fit")
     # For half of the time one GPU of four is idle, and of no use to the half of the mix that asks for more than it.
     assert result.fragmentation == pytest.approx(0.5 * 0.25, abs=0.01)
 
 
 def test_a_figure_made_of_few_samples_is_left_out():
     jobs = [small_fleet.job("a", 0, 50, gpus=3), small_fleet.job("b", 1000, 10, gpus=4)]
-    result = compare.run_policy(small_fleet.nodes(1), Workload.of("w", jobs), "first-fit", Options(until_s=40))
+    result = compare.run_policy(small_fleet.nodes(1), Workload.from_jobs("w", jobs), "first-fit", Options(until_s=40))
     assert result.fragmentation is None

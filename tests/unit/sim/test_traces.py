@@ -80,7 +80,7 @@ class TestOpenb:
     def test_the_published_trace_runs_on_its_own_nodes(self):
         folder = reference.reference("openb")
         nodes = loaders.openb_nodes(openb.read_nodes(folder / openb.NODE_FILE))
-        world = World.of(nodes)
+        world = World.from_nodes(nodes)
 
         workload = loaders.read_openb(folder / "openb_pod_list_default.csv", cards=600, load=0.9)
 
@@ -128,8 +128,8 @@ class TestPhilly:
 class TestRecords:
     def recorded(self, jobs, policy="first-fit"):
         file = io.BytesIO()
-        workload = Workload.of("w", jobs)
-        world = World.of([small_fleet.node(0, cut=1), small_fleet.node(1)])
+        workload = Workload.from_jobs("w", jobs)
+        world = World.from_nodes([small_fleet.node(0, cut=1), small_fleet.node(1)])
         Simulation(world, workload, registry.find_policy(policy), watchers=(RecordWriter(file),)).run()
         return file.getvalue()
 
@@ -175,7 +175,7 @@ class TestRecords:
 
         again = recorded.read_workload("w", decisions.read_lines([path]))
 
-        assert again.jobs == Workload.of("w", jobs).jobs
+        assert again.jobs == Workload.from_jobs("w", jobs).jobs
         assert codec.decode_value(Ask, msgspec.json.decode(msgspec.json.encode(codec.encode_ask(ask)))) == ask
 
     def test_a_job_without_an_end_runs_until_the_last_line(self):

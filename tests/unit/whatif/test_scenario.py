@@ -26,7 +26,7 @@ SPINE = "fabric.topograph.run/tier-1"
 @pytest.fixture
 def scenario() -> Scenario:
     """Two leaves of two nodes with 8 GPUs each."""
-    view = views.empty()
+    view = views.empty_view()
     view.state.priority_classes["high"] = 1000
     for number in range(4):
         node = make_node(f"n{number}", leaf=f"leaf-{number // 2}")
@@ -168,7 +168,7 @@ def test_a_running_pod_is_explained_even_if_it_would_be_refused(scenario: Scenar
 def test_a_running_pod_is_planned_again(scenario: Scenario) -> None:
     bind_pod(scenario, "whole", {"nvidia.com/gpu": "8"})
     scenario.remove_node("n0")
-    scenario.again(whatif._find_owner(scenario.view, parse_name("default/whole"), "elsewhere"))
+    scenario.plan_again(whatif._find_owner(scenario.view, parse_name("default/whole"), "elsewhere"))
     assert starts(scenario) == [True]
 
 
@@ -176,7 +176,7 @@ def test_a_running_gang_is_planned_again(scenario: Scenario) -> None:
     marks = {"kgwe.nvidia.io/gang": "team", "kgwe.nvidia.io/gang-size": "2"}
     for number in range(2):
         bind_pod(scenario, f"p{number}", {"nvidia.com/gpu": "4"}, marks)
-    scenario.again(whatif._find_owner(scenario.view, parse_name("pod/default/p0"), "elsewhere"))
+    scenario.plan_again(whatif._find_owner(scenario.view, parse_name("pod/default/p0"), "elsewhere"))
     (result,) = scenario.answer().results
     assert result.name == "gang default/team"
     assert result.would_go is not None

@@ -26,25 +26,25 @@ from kgwe.placement.planning.ask import Ask, TopologyRequest
 def test_asked_for_names_the_spot_policy(policy: SpotPolicy, said: str) -> None:
     request = Request(Gpus(count=8), spot=policy)
     for ask in (Ask("w", request), Ask("w", request, gang=GangRequest.uniform(request, 2))):
-        lines = [line for line in words.asked(ask) if "spot" in line]
+        lines = [line for line in words.describe_ask(ask) if "spot" in line]
         assert bool(lines) == bool(said)
         assert all(said in line for line in lines)
 
 
 def test_asked_for_names_the_hardware_and_the_limits() -> None:
     near = TopologyRequest(hardware=Hardware.SAME, max_nodes_per_leaf=4, max_gpus_per_leaf=16, max_pods_per_node=1)
-    lines = words.asked(Ask("w", Request(Gpus(count=8)), pods=8, nearness=near))
+    lines = words.describe_ask(Ask("w", Request(Gpus(count=8)), pods=8, nearness=near))
     assert "all on one GPU model and CPU architecture" in lines
     assert "at most 4 nodes per leaf" in lines
     assert "at most 16 GPUs per leaf" in lines
     assert "at most 1 pod per node" in lines
-    assert not [line for line in words.asked(Ask("w", Request(Gpus(count=8)), pods=8)) if "model" in line]
+    assert not [line for line in words.describe_ask(Ask("w", Request(Gpus(count=8)), pods=8)) if "model" in line]
 
 
 @pytest.fixture
 def seen() -> offline.View:
     """Nothing is known."""
-    return offline.empty()
+    return offline.empty_view()
 
 
 def test_a_user_without_rights_is_told_so_and_each_missing_right_once(seen: offline.View) -> None:

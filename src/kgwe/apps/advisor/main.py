@@ -61,7 +61,7 @@ class Advisor:
 
     def __init__(self, client: KubeClient, *, on_judged: Callable[[Judged], None] = lambda _: None) -> None:
         self.client = views.read_only(client)
-        self.view: View = views.empty()
+        self.view: View = views.empty_view()
         self.judge = Judge(self.view)
         self.judged: dict[str, Judged] = {}
         self._on_judged = on_judged
@@ -92,9 +92,9 @@ class Advisor:
         try:
             async with http.serving(app, http.Address.parse(address)) as port:
                 log.info("advisor_started", port=port)
-                await _either(wait_synced(*informers), stop.wait(), *tasks)
-                await _either(self._judge_all(), stop.wait(), *tasks)
-                await _either(stop.wait(), *tasks)
+                await _wait_for_first(wait_synced(*informers), stop.wait(), *tasks)
+                await _wait_for_first(self._judge_all(), stop.wait(), *tasks)
+                await _wait_for_first(stop.wait(), *tasks)
         finally:
             for task in tasks:
                 task.cancel()
@@ -254,7 +254,7 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[Totals], float]], ...]] = (
 )
 
 
-async def _either(*waits: Any) -> None:
+async def _wait_for_first(*waits: Any) -> None:
     """Return when the first of two tasks ends, and raise its exception. Existing tasks are not cancelled."""
     own = [asyncio.ensure_future(wait) for wait in waits if not isinstance(wait, asyncio.Task)]
     given = [wait for wait in waits if isinstance(wait, asyncio.Task)]

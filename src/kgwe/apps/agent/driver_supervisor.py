@@ -52,9 +52,8 @@ class DriverSupervisor:
         retry_s: float = 15.0,
         retry_max_s: float = 300.0,
         on_change: Callable[[], None] = lambda: None,
-        on_reset: Callable[[str], None] = lambda _uuid: None,
     ) -> None:
-        """`on_change` is called when the state changes, `on_reset` with the UUID of a GPU that was reset."""
+        """`on_change` is called when the state changes."""
         self._open = open_driver
         self._retry_s = (retry_s, retry_max_s)
         self._driver: GpuDriver | None = None
@@ -62,7 +61,6 @@ class DriverSupervisor:
         self._silent = 0
         self.state = STARTING
         self._on_change = on_change
-        self._on_reset = on_reset
         #: set while a driver is open
         self.opened = asyncio.Event()
 
@@ -154,7 +152,6 @@ class DriverSupervisor:
 
     async def reset(self, uuid: str) -> None:
         await self._require_driver.reset(uuid)
-        self._on_reset(uuid)
 
     async def create_instance(self, uuid: str, profile: str, start: int) -> Instance:
         return await self._require_driver.create_instance(uuid, profile, start)

@@ -1,158 +1,137 @@
-"""Adds the agent's optional features to its hooks and tasks. A feature is imported only if it is enabled.
+"""Builds the agent's optional features. A feature is imported only if it is enabled.
 
-Features that change the report run in order: health, then MIG, then the device plugins, which advertise healthy GPUs.
+The order matters twice. The status is amended by health, then MIG, then holdings, then the device plugins, which
+advertise healthy GPUs. And a feature uses the hooks of those before it: MIG reports resets to health, the device
+plugins advertise no device that MIG withholds, and the exporter shows the metrics of all others.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from kgwe import errors
+from kgwe.apps.agent.hooks import Feature, Task, drop_none, find_first
 
 if TYPE_CHECKING:
-    from kgwe.apps.agent.mig.reconfigurer import DeviceUsers
+    from collections.abc import Callable, Mapping
+
     from kgwe.apps.agent.node_pods import KubeletAccess
     from kgwe.apps.agent.services import AgentServices
-    from kgwe.hardware.mps.daemons import MpsDaemons
 
 log = structlog.get_logger(__name__)
 
-# Seconds within which a kubelet lists an allocation.
-_GRACE_S: Final = 1.0
-# Seconds between two checks of the MPS daemons.
-_TEND_S: Final = 5.0
+
+class BuiltFeatures(NamedTuple):
+    """The enabled features in their order, and why others could not be built."""
+
+    features: tuple[Feature, ...]
+    problems: Mapping[str, str]
 
 
-def add(services: AgentServices) -> None:
-    """Add each enabled feature. If one fails, the agent runs without it and reports the failure."""
-    _Features(services).add_all()
+def build_features(services: AgentServices) -> BuiltFeatures:
+    """Build each enabled feature. One that fails is left out, with the reason in `problems`."""
+    return _FeatureBuilder(services).build_all()
 
 
-class _Features:
+class _FeatureBuilder:
     def __init__(self, services: AgentServices) -> None:
         self._services = services
+        self._settings = services.settings
         self._kubelet: KubeletAccess | None = None
+        self._built: list[Feature] = []
 
-    def add_all(self) -> None:
-        steps = {
+    def build_all(self) -> BuiltFeatures:
+        steps: dict[str, Callable[[], Feature | None]] = {
             "kubelet": self._open_kubelet,
-            "health": self._add_health,
-            "mig": self._add_mig,
-            "mps": self._add_mps,
-            "exporter": self._add_exporter,
-            "devices": self._add_devices,
+            "health": self._build_health,
+            "mig": self._build_mig,
+            "mps": self._build_mps,
+            "holdings": self._build_holdings,
+            "device plugin": self._build_device_plugin,
+            "exporter": self._build_exporter,
         }
+        problems: dict[str, str] = {}
         for name, step in steps.items():
             try:
-                step()
+                feature = step()
             except Exception as exc:  # a failing feature must not stop the others
                 log.exception("feature_failed", feature=name)
-                self._services.tasks.problems[name] = f"{type(exc).__name__}: {exc}"
+                problems[name] = f"{type(exc).__name__}: {exc}"
+            else:
+                self._built += [feature] if feature is not None else []
+        self._watch_pods()
+        return BuiltFeatures(tuple(self._built), problems)
 
-    def _open_kubelet(self) -> None:
+    def _open_kubelet(self) -> Feature | None:
         """Open the kubelet sources that several features share; None without an API server."""
-        settings = self._services.settings
-        if self._services.client is not None and (settings.enable_pod_resources or settings.enable_device_plugin):
-            from kgwe.apps.agent.devices import wiring  # noqa: PLC0415 - a node without a kubelet needs none of it
-
-            self._kubelet = wiring.open_kubelet(settings, self._services.client)
-
-    def _add_health(self) -> None:
-        if self._services.settings.enable_health:
-            from kgwe.apps.agent.health import wiring  # noqa: PLC0415
-
-            wiring.add(self._services)
-
-    def _add_mig(self) -> None:
-        services = self._services
-        if not services.settings.enable_mig:
-            return
-        from kgwe.apps.agent.mig.reconfigurer import MigReconfigurer  # noqa: PLC0415
-
-        async def report() -> None:
-            services.reporter.report()
-
-        reconfigurer = MigReconfigurer(
-            services.supervisor,
-            users=self._find_users(),
-            grace_s=_GRACE_S,
-            on_withhold=report,
-            on_change=services.reporter.request_discovery,
-        )
-        services.hooks.withheld_devices = lambda: reconfigurer.withheld
-        services.hooks.mig = reconfigurer
-        services.hooks.amend_status.append(reconfigurer.amend_status)
-        if services.informer is not None:
-            services.informer.on_change(reconfigurer.on_gpunode)
-        services.tasks.add("mig", reconfigurer.run)
-
-    def _find_users(self) -> DeviceUsers | None:
-        """Return the source of devices in use: the kubelet, else the pods of the node, else None (processes only)."""
-        services, kubelet = self._services, self._kubelet
-        if services.client is None:
+        settings, client = self._settings, self._services.client
+        if client is None or not (settings.enable_pod_resources or settings.enable_device_plugin):
             return None
-        if not services.settings.enable_pod_resources:
-            from kgwe.apps.agent.devices.claims import ClaimedDevices  # noqa: PLC0415
-            from kgwe.apps.agent.node_pods import NodePods  # noqa: PLC0415
+        from kgwe.apps.agent.devices import wiring  # noqa: PLC0415 - a node without a kubelet needs none of it
 
-            pods = NodePods(services.client, services.node)
-            services.tasks.add("pods that may have slices", pods.run)
-            return ClaimedDevices(services.supervisor, pods.informer)
+        self._kubelet = wiring.open_kubelet(settings, client)
+        return Feature(name="kubelet", tasks=(Task("pods", self._kubelet.pods.run),))
 
-        async def list_held() -> frozenset[str] | None:
-            if kubelet is None:
-                return None
-            from kgwe.apps.agent.metrics import node_context  # noqa: PLC0415
+    def _watch_pods(self) -> None:
+        for on_pod in drop_none(each.on_pod for each in self._built):
+            if self._kubelet is not None:
+                self._kubelet.pods.informer.on_change(on_pod)
 
-            try:
-                listed = await kubelet.pod_resources.list()
-                return frozenset(node_context.map_holders(listed, services.reporter.machine))
-            except errors.KgweError:
-                return None
+    def _build_health(self) -> Feature | None:
+        if not self._settings.enable_health:
+            return None
+        from kgwe.apps.agent.health import wiring  # noqa: PLC0415
 
-        return list_held
+        return wiring.build_health(self._services)
 
-    def _add_mps(self) -> None:
-        services, settings = self._services, self._services.settings
-        if not settings.enable_mps:
-            return
-        from kgwe.apps.agent.mps import orders  # noqa: PLC0415
-        from kgwe.hardware.linux import compute_mode  # noqa: PLC0415
-        from kgwe.hardware.mps.daemons import MpsDaemons  # noqa: PLC0415
-        from kgwe.hardware.nvml.driver import SMI_VARIABLE  # noqa: PLC0415
+    def _build_mig(self) -> Feature | None:
+        if not self._settings.enable_mig:
+            return None
+        from kgwe.apps.agent import device_users  # noqa: PLC0415
+        from kgwe.apps.agent.mig import wiring  # noqa: PLC0415
 
-        # Also if it is disabled now: an earlier setting may have enabled it.
-        exclusive = compute_mode.compute_mode_setter(os.environ.get(SMI_VARIABLE) or "nvidia-smi")
-        daemons = MpsDaemons(Path(settings.mps_directory), set_exclusive=exclusive)
-        handler = orders.MpsOrders(daemons, services.reporter, is_exclusive=settings.mps_exclusive)
-        services.hooks.mps = handler
-        services.hooks.mps_servers = daemons.map_servers
-        services.hooks.renderers.append(lambda: handler.render(services.node))
-        services.tasks.add("mps", lambda: _check_daemons(daemons))
+        users, tasks = device_users.find_device_users(self._services, self._kubelet)
+        on_reset = find_first(each.on_reset for each in self._built) or (lambda _uuid: None)
+        feature = wiring.build_mig(self._services, users, on_reset)
+        return replace(feature, tasks=(*tasks, *feature.tasks))
 
-    def _add_exporter(self) -> None:
-        if self._services.settings.exporter_bind_address:
-            from kgwe.apps.agent.metrics import wiring  # noqa: PLC0415
+    def _build_mps(self) -> Feature | None:
+        if not self._settings.enable_mps:
+            return None
+        from kgwe.apps.agent.mps import wiring  # noqa: PLC0415
 
-            wiring.add(self._services, self._kubelet)
+        return wiring.build_mps(self._services)
 
-    def _add_devices(self) -> None:
-        if self._kubelet is not None and self._services.client is not None:
-            from kgwe.apps.agent.devices import wiring  # noqa: PLC0415 - as above
+    def _build_holdings(self) -> Feature | None:
+        client = self._services.client
+        if self._kubelet is None or client is None or not self._settings.enable_pod_resources:
+            return None
+        from kgwe.apps.agent.devices import wiring  # noqa: PLC0415
 
-            wiring.add(self._services, self._services.client, self._kubelet)
+        return wiring.build_holdings(self._services, client, self._kubelet)
 
+    def _build_device_plugin(self) -> Feature | None:
+        if self._kubelet is None or not self._settings.enable_device_plugin:
+            return None
+        from kgwe.apps.agent.devices import wiring  # noqa: PLC0415
 
-async def _check_daemons(daemons: MpsDaemons) -> None:
-    await daemons.open()
-    try:
-        while True:
-            await daemons.check_daemons()
-            await asyncio.sleep(_TEND_S)
-    finally:
-        await daemons.close()
+        return wiring.build_device_plugin(
+            self._services,
+            self._kubelet,
+            withheld_devices=find_first(each.withheld_devices for each in self._built) or frozenset,
+            on_allocation=find_first(each.on_allocation for each in self._built) or (lambda: None),
+        )
+
+    def _build_exporter(self) -> Feature | None:
+        if not self._settings.exporter_bind_address:
+            return None
+        from kgwe.apps.agent.metrics import wiring  # noqa: PLC0415
+
+        return wiring.build_exporter(
+            self._services,
+            self._kubelet,
+            mps_servers=find_first(each.mps_servers for each in self._built) or dict,
+            renderers=drop_none(each.render for each in self._built),
+        )

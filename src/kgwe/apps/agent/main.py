@@ -24,10 +24,10 @@ import structlog
 from kgwe import errors
 from kgwe.apps.agent import features, rpc
 from kgwe.apps.agent.driver_supervisor import DriverSupervisor
-from kgwe.apps.agent.hooks import HookRunner, Hooks
+from kgwe.apps.agent.hooks import HookRunner, combine_features
 from kgwe.apps.agent.instruments import InstrumentReader
 from kgwe.apps.agent.reporter import NodeReporter
-from kgwe.apps.agent.services import AgentServices
+from kgwe.apps.agent.services import AgentServices, WriteCounts
 from kgwe.apps.agent.status.publisher import FIELD_MANAGER, StatusPublisher
 from kgwe.apps.agent.status.topology_file import TopologyFile
 from kgwe.apps.agent.tasks import SupervisedTasks
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kgwe.apps.agent.driver_supervisor import DriverState
-    from kgwe.apps.agent.hooks import MigHandler, MpsHandler
+    from kgwe.apps.agent.features import BuiltFeatures
+    from kgwe.apps.agent.hooks import Feature, Hooks, MigHandler, MpsHandler
     from kgwe.apps.agent.settings import Settings
     from kgwe.hardware.driver import GpuDriver
     from kgwe.kube.api.kgwe import gpunode
@@ -51,62 +52,36 @@ _SETTLED_S = 10.0
 
 
 class Agent:
-    """The agent of one node: builds its parts and runs them as supervised tasks."""
+    """The agent of one node: runs its parts and the tasks of its features under supervision."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        open_driver: Callable[[], Awaitable[GpuDriver]],
-        client: KubeClient | None = None,
-        hooks: Hooks | None = None,
-    ) -> None:
+    def __init__(self, services: AgentServices, enabled: Sequence[Feature]) -> None:
+        """`enabled` are the features, in the order in which they amend the status."""
+        settings, hooks = services.settings, combine_features(enabled)
         self.version = importlib.metadata.version("kgwe")
-        self.hooks = hooks = hooks or Hooks()
-        self.hub = TelemetryHub(settings.grpc_watchers)
-        tasks = SupervisedTasks()
-        runner = HookRunner(tasks.problems)
-        wake = asyncio.Event()
-        self.supervisor = DriverSupervisor(
-            open_driver,
-            retry_s=settings.driver_retry_seconds,
-            retry_max_s=settings.driver_retry_max_seconds,
-            on_change=wake.set,
-            on_reset=hooks.call_on_reset,
-        )
-        publisher = informer = None
-        if client is not None:
-            heartbeat_s = settings.heartbeat_interval_seconds
-            publisher = StatusPublisher(client, settings.node, heartbeat_s=heartbeat_s, on_write=hooks.call_on_write)
-            informer = _watch_gpunode(client, settings.node)
-            informer.on_change(publisher.on_change)
+        self.services = services
+        self.supervisor, self.hub, self.hooks = services.supervisor, services.hub, hooks
+        self.features = enabled
+        runner = HookRunner(services.failures)
+        #: None without an API server
+        self.informer = None if services.client is None else _watch_gpunode(services, services.client, hooks)
         self.reporter = NodeReporter(
-            self.supervisor,
+            services.supervisor,
             hooks,
             runner,
-            wake=wake,
+            state=services.state,
+            wake=services.wake,
             interval_s=settings.discovery_interval_seconds,
-            topology_file=TopologyFile(settings.topology_file, tasks.problems),
-            publisher=publisher,
-            informer=informer,
+            topology_file=TopologyFile(settings.topology_file, services.failures),
+            publisher=services.publisher,
+            informer=self.informer,
         )
         self._instruments = InstrumentReader(
-            self.supervisor,
+            services.supervisor,
             hooks,
             runner,
-            self.hub,
+            services.hub,
             interval_s=settings.telemetry_interval_seconds,
-            request_discovery=wake.set,
-        )
-        self.services = AgentServices(
-            settings=settings,
-            hooks=hooks,
-            tasks=tasks,
-            supervisor=self.supervisor,
-            reporter=self.reporter,
-            hub=self.hub,
-            client=client,
-            publisher=publisher,
-            informer=informer,
+            request_discovery=services.request_discovery,
         )
 
     # --- answers of the gRPC service --------------------------------------------------------------------
@@ -138,9 +113,7 @@ class Agent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set."""
-        tasks = self.services.tasks
-        self._add_tasks()
-        features.add(self.services)
+        tasks = self._list_tasks()
         log.info("agent_started", node=self.node, version=self.version, parts=tasks.names)
         running = asyncio.create_task(tasks.run())
         stopping = asyncio.create_task(stop.wait())
@@ -152,23 +125,26 @@ class Agent:
             await asyncio.gather(running, stopping, return_exceptions=True)
             log.info("agent_stopped", node=self.node)
 
-    def _add_tasks(self) -> None:
-        tasks, settings = self.services.tasks, self.services.settings
+    def _list_tasks(self) -> SupervisedTasks:
+        tasks, settings = SupervisedTasks(self.services.failures), self.services.settings
         tasks.add("driver", self.supervisor.run)
         tasks.add("discovery", self._discover)
         tasks.add("telemetry", self._measure)
         tasks.add("events", self._instruments.run_events)
-        if self.services.informer is not None:
-            tasks.add("informer", self.services.informer.run)
+        if self.informer is not None:
+            tasks.add("informer", self.informer.run)
             tasks.add("publisher", self._publish)
         if settings.grpc_bind_address:
             tasks.add("grpc", lambda: rpc.serve(self, settings, self._set_grpc_port))
+        for task in (task for feature in self.features for task in feature.tasks):
+            tasks.add(task.name, task.run)
+        return tasks
 
     def _set_grpc_port(self, port: int) -> None:
         self.services.ports.grpc = port
 
     async def _discover(self) -> None:
-        informer, first_s = self.services.informer, self.services.settings.telemetry_interval_seconds
+        informer, first_s = self.informer, self.services.settings.telemetry_interval_seconds
         if informer is not None:
             # The first report keeps the published data; without an API server there is none.
             with contextlib.suppress(TimeoutError):
@@ -182,7 +158,7 @@ class Agent:
         await self._instruments.run_readings()
 
     async def _publish(self) -> None:
-        informer, publisher = self.services.informer, self.services.publisher
+        informer, publisher = self.informer, self.services.publisher
         if informer is None or publisher is None:
             return
         await informer.synced.wait()
@@ -201,17 +177,71 @@ class Agent:
         return self.supervisor.opened.is_set()
 
 
-def _watch_gpunode(client: KubeClient, node: str) -> Informer[gpunode.GPUNode]:
+def _watch_gpunode(services: AgentServices, client: KubeClient, hooks: Hooks) -> Informer[gpunode.GPUNode]:
     from kgwe.kube.api import resources  # noqa: PLC0415 - not needed standalone
     from kgwe.kube.client.informer import Informer  # noqa: PLC0415
 
-    return Informer(client, resources.GPU_NODE, field_selector=f"metadata.name={node}")
+    informer = Informer(client, resources.GPU_NODE, field_selector=f"metadata.name={services.node}")
+    if services.publisher is not None:
+        informer.on_change(services.publisher.on_change)
+    for on_gpunode in hooks.on_gpunode:
+        informer.on_change(on_gpunode)
+    return informer
+
+
+def build_agent(
+    settings: Settings,
+    open_driver: Callable[[], Awaitable[GpuDriver]],
+    client: KubeClient | None = None,
+    *,
+    build: Callable[[AgentServices], BuiltFeatures] = features.build_features,
+) -> Agent:
+    """Build the agent with the features that the settings enable. `client` is None without an API server."""
+
+    def report() -> None:
+        # Features are built before the agent. They call this later, when their part has changed.
+        agent.reporter.report()
+
+    services = _build_services(settings, open_driver, client, report)
+    built = build(services)
+    services.failures.update(built.problems)
+    agent = Agent(services, built.features)
+    return agent
+
+
+def _build_services(
+    settings: Settings,
+    open_driver: Callable[[], Awaitable[GpuDriver]],
+    client: KubeClient | None,
+    report: Callable[[], None],
+) -> AgentServices:
+    wake, writes = asyncio.Event(), WriteCounts()
+    supervisor = DriverSupervisor(
+        open_driver,
+        retry_s=settings.driver_retry_seconds,
+        retry_max_s=settings.driver_retry_max_seconds,
+        on_change=wake.set,
+    )
+    publisher = None
+    if client is not None:
+        heartbeat_s = settings.heartbeat_interval_seconds
+        publisher = StatusPublisher(client, settings.node, heartbeat_s=heartbeat_s, on_write=writes.count_write)
+    return AgentServices(
+        settings=settings,
+        supervisor=supervisor,
+        hub=TelemetryHub(settings.grpc_watchers),
+        report=report,
+        wake=wake,
+        writes=writes,
+        client=client,
+        publisher=publisher,
+    )
 
 
 def open_nvml(settings: Settings) -> Callable[[], Awaitable[GpuDriver]]:
     """Return a function that opens NVIDIA's driver, or raises Permanent with the reason."""
 
-    async def opened() -> GpuDriver:
+    async def open_driver() -> GpuDriver:
         from kgwe.hardware.nvml import driver as nvml  # noqa: PLC0415 - another driver can be given
 
         environment = dict(os.environ)
@@ -226,7 +256,7 @@ def open_nvml(settings: Settings) -> Callable[[], Awaitable[GpuDriver]]:
             raise
         return driver
 
-    return opened
+    return open_driver
 
 
 async def serve(
@@ -239,9 +269,9 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if settings.standalone:
-        await Agent(settings, open_nvml(settings)).run(stop)
+        await build_agent(settings, open_nvml(settings)).run(stop)
         return
     from kgwe.kube.client.client import KubeClient  # noqa: PLC0415 - not needed standalone
 
     async with KubeClient.connect(kubeconfig, field_manager=FIELD_MANAGER) as client:
-        await Agent(settings, open_nvml(settings), client).run(stop)
+        await build_agent(settings, open_nvml(settings), client).run(stop)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.agent.driver_supervisor import DriverState, DriverSupervisor
     from kgwe.apps.agent.hooks import HookRunner, Hooks
+    from kgwe.apps.agent.services import NodeState
     from kgwe.apps.agent.status.publisher import StatusPublisher
     from kgwe.apps.agent.status.topology_file import TopologyFile
     from kgwe.kube.client.informer import Informer
@@ -37,23 +38,23 @@ class NodeReporter:
         hooks: Hooks,
         runner: HookRunner,
         *,
+        state: NodeState,
         wake: asyncio.Event,
         interval_s: float,
         topology_file: TopologyFile,
         publisher: StatusPublisher | None = None,
         informer: Informer[gpunode.GPUNode] | None = None,
     ) -> None:
-        """Setting `wake` causes a read now. `publisher` and `informer` are None without an API server."""
+        """Sets `state`. Setting `wake` causes a read now. `publisher` and `informer` are None without an API server."""
         self._supervisor = supervisor
         self._hooks = hooks
         self._runner = runner
+        self._state = state
         self._wake = wake
         self._interval_s = interval_s
         self._topology_file = topology_file
         self._publisher = publisher
         self._informer = informer
-        #: as last read; values that cannot be read keep their previous value
-        self.machine: Machine | None = None
         self.status = gpunode.GPUNodeStatus()
         self._before: gpunode.GPUNodeStatus | None = None
         self._read_at = 0.0
@@ -63,9 +64,10 @@ class NodeReporter:
     def driver(self) -> DriverState:
         return self._supervisor.state
 
-    def request_discovery(self) -> None:
-        """Read the machine now instead of at the next interval."""
-        self._wake.set()
+    @property
+    def machine(self) -> Machine | None:
+        """The machine as last read."""
+        return self._state.machine
 
     async def topology(self, *, fresh: bool) -> tuple[gpunode.GPUNodeStatus, float, Sequence[Sequence[str]]]:
         """Return (status, age in seconds, matrix of paths).
@@ -92,9 +94,9 @@ class NodeReporter:
             if oldest is not None and self.machine is not None and self._read_at >= oldest:
                 return
             machine = self._topology_file.complete(await self._supervisor.machine())
-            self.machine = gpunode_status.with_memory(machine, self.machine)
+            self._state.machine = machine = gpunode_status.with_memory(machine, self.machine)
             self._read_at = time.monotonic()
-        self._runner.call_all(self._hooks.on_machine, self.machine)
+        self._runner.call_all(self._hooks.on_machine, machine)
         self.report()
 
     def report(self) -> None:

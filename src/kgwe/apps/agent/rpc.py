@@ -17,9 +17,10 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from kgwe import errors
-from kgwe.agentapi import messages, tls
+from kgwe.agentapi import messages
 from kgwe.apps.agent import telemetry_hub
 from kgwe.proto import agent_pb2 as pb
+from kgwe.rpc import tls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -115,7 +116,7 @@ class AgentService:
             said = f"interval_s must be from 0 to {_LONGEST_INTERVAL_S:.0f}, not {request.interval_s}"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
         try:
-            with self._known.hub.watching(request.interval_s, aggregates=request.aggregates) as watcher:
+            with self._known.hub.open_watcher(request.interval_s, aggregates=request.aggregates) as watcher:
                 while True:
                     sample, missed = await watcher.next()
                     yield messages.encode_telemetry(self._known.node, sample, missed, wanted)
@@ -193,12 +194,12 @@ def _reader(kind: type[Message]) -> Callable[[bytes], Message | _Malformed]:
     return read
 
 
-def _checked(answer: Callable[[Any, Any], Awaitable[Message]]) -> Callable[[Any, Any], Awaitable[Message]]:
-    async def checked(request: Any, context: Any) -> Message:
+def _check_request(answer: Callable[[Any, Any], Awaitable[Message]]) -> Callable[[Any, Any], Awaitable[Message]]:
+    async def check_and_answer(request: Any, context: Any) -> Message:
         await _refuse_malformed(request, context)
         return await answer(request, context)
 
-    return checked
+    return check_and_answer
 
 
 async def _refuse_malformed(request: Any, context: Any) -> None:
@@ -209,7 +210,7 @@ async def _refuse_malformed(request: Any, context: Any) -> None:
 def _handlers(service: AgentService) -> grpc.GenericRpcHandler:
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         name: grpc.unary_unary_rpc_method_handler(
-            _checked(getattr(service, name)),
+            _check_request(getattr(service, name)),
             request_deserializer=_reader(request),
             response_serializer=reply.SerializeToString,
         )

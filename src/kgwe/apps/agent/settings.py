@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from kgwe import errors
-from kgwe.agentapi.tls import AGENT_NAME
+from kgwe.agentapi.messages import AGENT_NAME
 from kgwe.apps import configuration
 from kgwe.model.devices import shares
 

@@ -38,11 +38,11 @@ async def _cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
 
 
 class SupervisedTasks:
-    def __init__(self, *, first_pause_s: float = _FIRST_PAUSE_S) -> None:
+    def __init__(self, problems: dict[str, str] | None = None, *, first_pause_s: float = _FIRST_PAUSE_S) -> None:
         self._first_pause_s = first_pause_s
         self._runs: dict[str, Callable[[], Awaitable[None]]] = {}
         #: task -> why it failed
-        self.problems: dict[str, str] = {}
+        self.problems: dict[str, str] = {} if problems is None else problems
 
     def add(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         self._runs[name] = run

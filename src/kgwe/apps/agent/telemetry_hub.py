@@ -82,7 +82,7 @@ class TelemetryHub:
             watcher.put(sample)
 
     @contextlib.contextmanager
-    def watching(self, interval_s: float = 0.0, *, aggregates: bool = False) -> Iterator[Watcher]:
+    def open_watcher(self, interval_s: float = 0.0, *, aggregates: bool = False) -> Iterator[Watcher]:
         """Yield a queue that starts with the newest sample."""
         if len(self._watchers) >= self._limit:
             raise TooManyWatchers(f"the maximum of {self._limit} watchers is reached")

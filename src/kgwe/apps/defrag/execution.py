@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.defrag.proposal import Proposal, consents, is_recreated
+from kgwe.apps.defrag.proposal import Proposal, has_consent, is_recreated
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.kube.client.eviction import evict_pod
@@ -113,7 +113,7 @@ class Execution:
         pod = await self.client.get(resources.POD, move.pod, move.namespace)
         if pod.metadata.uid != move.uid or pod.spec.nodeName != move.source:
             raise errors.Permanent(f"pod {pod.metadata.key} has changed since the plan; plan again")
-        if not consents(pod) or not is_recreated(pod):
+        if not has_consent(pod) or not is_recreated(pod):
             raise errors.Permanent(f"pod {pod.metadata.key} does not consent to be moved; nothing was changed")
         return pod
 

@@ -11,7 +11,7 @@ from kgwe import errors
 from kgwe.cluster.workload.pdb import DisruptionBudgets
 from kgwe.kube.api import timestamp
 from kgwe.kube.translate import podrequest
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 from kgwe.placement.disruption.defrag import DefragPlan, Rules, Waiting, plan_defrag
 from kgwe.placement.disruption.running import MILLI_S_PER_GPU_HOUR, Member, Running, grant_milli
 from kgwe.placement.planning import planner
@@ -150,7 +150,7 @@ def _is_named(view: View, owner: str, name: str) -> bool:
 # --- movable pods ---------------------------------------------------------------------------------------
 
 
-def consents(pod: core.Pod) -> bool:
+def has_consent(pod: core.Pod) -> bool:
     return pod.metadata.annotations.get(ALLOW_MOVE) == "true"
 
 
@@ -164,7 +164,7 @@ def _find_movable(view: View, budgets: DisruptionBudgets, terms: Terms) -> Itera
     """Return the running pods that may be moved: no gang, with a controller, and with consent."""
     for uid, pod in view.state.pods.items():
         is_leaving = pod.metadata.deletionTimestamp is not None
-        if not pod.spec.nodeName or is_leaving or not is_recreated(pod) or not (terms.everyone or consents(pod)):
+        if not pod.spec.nodeName or is_leaving or not is_recreated(pod) or not (terms.everyone or has_consent(pod)):
             continue
         if not view.state.is_external(pod) or view.gangs.seat(uid) is not None:
             continue  # workloads and gangs keep their seats
@@ -231,7 +231,7 @@ def _describe(view: View, owner: str, found: DefragPlan, terms: Terms) -> Propos
                 move.node,
                 _round_hours(milli * max(0.0, view.now_s - started_s) / MILLI_S_PER_GPU_HOUR),
                 _round_hours(milli * terms.restart_s / MILLI_S_PER_GPU_HOUR),
-                consents(pod),
+                has_consent(pod),
             )
         )
     workload = view.state.find_workload(owner)
@@ -259,22 +259,20 @@ def _round_hours(hours: float) -> float:
 def to_text(answer: Proposal | NoMoves) -> str:
     if isinstance(answer, NoMoves):
         figures = (
-            f" ({counted(answer.evictions, 'move')} would lose {answer.cost_gpu_hours:g} GPU-hours and gain"
+            f" ({format_count(answer.evictions, 'move')} would lose {answer.cost_gpu_hours:g} GPU-hours and gain"
             f" {answer.gain_gpu_hours:g})"
             if answer.evictions
             else ""
         )
         return f"{answer.waiting}: no moves. {answer.reason}: {answer.message}{figures}\n"
     width = max(len(f"{move.namespace}/{move.pod}") for move in answer.moves)
-    lines = [
-        f"{answer.waiting} ({counted(answer.gpus, 'GPU')}) can start after {counted(len(answer.moves), 'move')}:",
-        "",
-    ]
+    moves = format_count(len(answer.moves), "move")
+    lines = [f"{answer.waiting} ({format_count(answer.gpus, 'GPU')}) can start after {moves}:", ""]
     for move in answer.moves:
         note = "" if move.consents else f'   does not consent: needs {ALLOW_MOVE}: "true"'
+        pod, gpus = f"{move.namespace}/{move.pod}", format_count(move.gpus, "GPU")
         lines.append(
-            f"  {f'{move.namespace}/{move.pod}':<{width}}  {counted(move.gpus, 'GPU')}  {move.source} -> {move.target}"
-            f"  loses {move.lost_gpu_hours:g} GPU-hours{note}"
+            f"  {pod:<{width}}  {gpus}  {move.source} -> {move.target}  loses {move.lost_gpu_hours:g} GPU-hours{note}"
         )
     fewest = "no plan moves fewer pods" if answer.proven else "fewer moves may be possible"
     lines += [

@@ -25,7 +25,7 @@ Find = Callable[[str, str], tuple[str, str] | None]
 """(pool, device) of a claim -> (node, UUID)."""
 
 
-def _unknown(_pool: str, _device: str) -> None:
+def _find_no_device(_pool: str, _device: str) -> None:
     return None
 
 
@@ -34,7 +34,7 @@ class Claims:
     """The ResourceClaims of the cluster; empty if it has no dynamic resource allocation."""
 
     store: Mapping[str, ResourceClaim] = field(default_factory=dict)
-    find: Find = _unknown
+    find: Find = _find_no_device
 
     def copy(self) -> Claims:
         return Claims(dict(self.store), self.find)
@@ -57,13 +57,13 @@ class Claims:
             owner = claim.metadata.controller
             if owner is None or owner.kind != "Pod" or claim.status.allocation is not None:
                 continue
-            wanted = _wanted(claim)
+            wanted = _read_request(claim)
             if wanted is not None:
                 found[claim.metadata.namespace, owner.uid] = wanted
         return found
 
 
-def _wanted(claim: ResourceClaim) -> tuple[str, int] | None:
+def _read_request(claim: ResourceClaim) -> tuple[str, int] | None:
     """Return the profile and count of a claim for slices of one kind."""
     wanted: dict[str, int] = {}
     for request in claim.spec.devices.requests:

@@ -143,7 +143,9 @@ def is_waiting_pod(pod: core.Pod) -> bool:
 
 
 def is_waiting_workload(workload: GPUWorkload) -> bool:
-    return workload.metadata.deletionTimestamp is None and workload.status.phase == Phase.PENDING
+    if workload.spec.suspend or workload.metadata.deletionTimestamp is not None:
+        return False
+    return workload.status.phase == Phase.PENDING
 
 
 def planned_uuids(workloads: Iterable[GPUWorkload]) -> frozenset[str]:

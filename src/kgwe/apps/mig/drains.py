@@ -62,10 +62,10 @@ class ConsentingPods:
 
     def __init__(self, pods: Iterable[core.Pod], workloads: Iterable[GPUWorkload], refused: Collection[str]) -> None:
         self._workloads = {each.metadata.uid: each for each in workloads}
-        self.pods = {pod.metadata.uid: pod for pod in pods if pod.spec.nodeName and self._consents(pod)}
+        self.pods = {pod.metadata.uid: pod for pod in pods if pod.spec.nodeName and self._has_consent(pod)}
         self._refused = refused
 
-    def _consents(self, pod: core.Pod) -> bool:
+    def _has_consent(self, pod: core.Pod) -> bool:
         meta = pod.metadata
         workload = self._workload(meta)
         said = workload.metadata.annotations.get(ANNOTATION) if workload else None

@@ -250,7 +250,7 @@ class LayoutPlanner:
         return decision
 
     def _store_decision(self, cards: Sequence[MigCard], decision: Decision, found: Round, outcome: Outcome) -> None:
-        now = timestamp.of(self._wall())
+        now = timestamp.format_time(self._wall())
         for seen, new in zip(cards, decision.gpus, strict=True):
             wanted = found.layouts.setdefault(new.node, {})
             is_changed = new.uuid in decision.changed

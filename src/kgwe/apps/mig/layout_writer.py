@@ -80,7 +80,7 @@ class LayoutWriter:
         strategy = self._stores.strategies.get(name)
         if strategy is None:
             return
-        status = build_status(strategy, outcome, timestamp.of(self._wall()))
+        status = build_status(strategy, outcome, timestamp.format_time(self._wall()))
         if status is None:
             return
         now_s = self._clock()

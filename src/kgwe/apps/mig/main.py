@@ -70,7 +70,7 @@ class MigController:
         self._devices = DeviceSlices()
         self._claimed = Informer(client, resources.RESOURCE_CLAIM)
         self._claims = Claims(self._claimed.store, self._devices.find_device)
-        acting = client.guarded(self.leading.check_leading)
+        acting = client.with_guard(self.leading.check_leading)
         self.events = EventRecorder(acting, controller=FIELD_MANAGER, instance=self.identity)
         self.controller = Controller(
             acting,
@@ -114,7 +114,7 @@ class MigController:
 
     def problem(self) -> str | None:
         """Return why this replica is not ready: it is on standby, or has not read the cluster yet."""
-        if unsynced := self.leading.unsynced():
+        if unsynced := self.leading.describe_unsynced():
             return unsynced
         return None if self._acting else "standby: another replica is the leader"
 
@@ -126,7 +126,7 @@ class MigController:
         app = probes.ProbeApp(self.registry, live=lambda: None, ready=self.problem)
         async with (
             http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port,
-            background.running(self._background()),
+            background.run_in_background(self._background()),
         ):
             log.info("mig_controller_started", id=self.identity, port=port)
             await self.leading.run(stop, self._lead_once)

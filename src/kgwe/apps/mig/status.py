@@ -10,7 +10,7 @@ import msgspec
 from kgwe.apps.mig import census
 from kgwe.kube.api.meta import Condition
 from kgwe.model.gpu.mig import Phase
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +44,7 @@ def build_status(strategy: MIGStrategy, outcome: Outcome, now: str) -> dict[str,
     pending = {each.card.node for each in outcome.seen if not each.is_settled or each.card.uuid in outcome.changed}
     applied = sorted({each.card.node for each in outcome.seen} - pending)
     shares = census.profile_shares(outcome.seen)
-    condition = _ready(outcome, len(pending))
+    condition = _ready_condition(outcome, len(pending))
     before = next((each for each in old.conditions if each.type == READY), None)
     since = before.lastTransitionTime if before and before.status == condition.status else None
     timed = msgspec.structs.replace(
@@ -55,7 +55,7 @@ def build_status(strategy: MIGStrategy, outcome: Outcome, now: str) -> dict[str,
         # A merge patch keeps fields that are not listed.
         "currentDistribution": {**dict.fromkeys(old.currentDistribution), **shares},
         "observedGeneration": strategy.metadata.generation,
-        "conditions": [msgspec.to_builtins(each) for each in (*_others(old.conditions), timed)],
+        "conditions": [msgspec.to_builtins(each) for each in (*_drop_ready(old.conditions), timed)],
     }
     is_same = (
         tuple(applied) == old.appliedNodes
@@ -85,11 +85,11 @@ def changes_only_messages(strategy: MIGStrategy, status: dict[str, Any]) -> bool
     )
 
 
-def _others(conditions: Iterable[Condition]) -> list[Condition]:
+def _drop_ready(conditions: Iterable[Condition]) -> list[Condition]:
     return [each for each in conditions if each.type != READY]
 
 
-def _ready(outcome: Outcome, pending: int) -> Condition:
+def _ready_condition(outcome: Outcome, pending: int) -> Condition:
     failed = [each for each in outcome.seen if each.phase in (Phase.FAILED, Phase.ROLLED_BACK)]
     waits = [each for each in outcome.seen if each.phase == Phase.WAITING]
     said = [
@@ -110,7 +110,7 @@ def _ready(outcome: Outcome, pending: int) -> Condition:
         status, reason = "False", "InUse"
     elif pending:
         status, reason = "False", "Cutting"
-        said = [f"{counted(pending, 'node')} not yet partitioned", *said]
+        said = [f"{format_count(pending, 'node')} not yet partitioned", *said]
     else:
         status, reason = "True", "Applied"
     more = [f"{len(said) - _MOST_NAMED} more"] if len(said) > _MOST_NAMED else []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kgwe.apps.scheduler.metrics import Metrics
     from kgwe.apps.scheduler.planning_errors import PlanningErrors
@@ -18,8 +18,20 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.client.client import KubeClient
     from kgwe.kube.client.events import EventRecorder
+    from kgwe.model.usage.description import WorkloadDescription
     from kgwe.placement.planning.custom_strategies import Choosers
+    from kgwe.placement.queue.workloads import RunTime
     from kgwe.telemetry.tracing import Tracer
+
+
+class PredictionSource(Protocol):
+    """Predicts run times: the optimizer over gRPC, or a predictor in this process."""
+
+    async def predict(self, workloads: Sequence[WorkloadDescription]) -> Sequence[RunTime | None]:
+        """Return a run time, or None for unknown, for each workload. Raise a KgweError if the source is down."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -40,5 +52,7 @@ class Deps:
     choosers: Choosers
     #: records decisions; None: recording is off
     recorder: Recorder | None = None
+    #: predicts run times; None: only declared ones are used
+    predictions: PredictionSource | None = None
     #: the bytes of a pod as the API server sent them, where they were kept
     bytes_of: Callable[[core.Pod], bytes] = lambda _: b""

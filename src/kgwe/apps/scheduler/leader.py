@@ -16,6 +16,7 @@ from kgwe.apps.scheduler.disruption.unbound_gangs import UnboundGangs
 from kgwe.apps.scheduler.extender.handlers import ExtenderHandlers
 from kgwe.apps.scheduler.planning.gather_window import GatherWindow
 from kgwe.apps.scheduler.planning.planner import Planner
+from kgwe.apps.scheduler.planning.predictions import PredictionRefresher, describe_workloads
 from kgwe.apps.scheduler.pods.pinner import Pinner
 from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
 from kgwe.apps.scheduler.reporting.periodic import PeriodicTasks
@@ -25,7 +26,7 @@ from kgwe.cluster.gangs import plain_pods
 from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.registry.announcer import ClusterListener, ignore
 from kgwe.cluster.workload.owner import parse_gang, parse_replacement
-from kgwe.kube.api import resources
+from kgwe.kube.api import resources, timestamp
 from kgwe.kube.client.events import Event
 from kgwe.kube.client.worker_pool import WorkerPool
 from kgwe.kube.client.workqueue import WorkQueue
@@ -115,9 +116,22 @@ class Leader:
             on_completed=history.record_completed,
         )
         self._periodic = PeriodicTasks(deps, history, self._reconciler.renew_attempts)
+        self._predictions = self._make_refresher(deps)
+        self._predicting: asyncio.Task[None] | None = None
         self._ending = False
         self._is_room_due = False
         self._unsubscribe: Callable[[], None] = ignore
+
+    def _make_refresher(self, deps: Deps) -> PredictionRefresher | None:
+        if deps.predictions is None:
+            return None
+        return PredictionRefresher(
+            deps.predictions,
+            lambda: describe_workloads(deps.state, self._planner.list_waiting(), deps.settings.default_image),
+            self._planner.set_run_times,
+            every_s=deps.settings.optimizer_refresh_seconds,
+            on_result=lambda outcome: deps.metrics.predictions.labels(outcome).inc(),
+        )
 
     def _handle_decision(self, owner: str, decision: Plan | Refusal) -> None:
         """Deliver a decision of the planner to the controller of its owner."""
@@ -215,6 +229,8 @@ class Leader:
                 self._pinner.pin(owner, pod)
         self._metrics.queue.set_function(lambda: len(self._queue))
         self._workers.start()
+        if self._predictions is not None:
+            self._predicting = asyncio.create_task(self._predictions.run())
         log.info("term_started", workloads=len(self._state.workloads), runs=len(self._state.runs))
         return self
 
@@ -226,7 +242,16 @@ class Leader:
             if not namespace:
                 continue
             milli = sum(plain_pods.milli_of(each.amounts) for each in ledger.reserved_seats(owner).values())
-            self._planner.count_running(owner, namespace, max(milli, 1), 0.0)
+            started_s, declared_s = self._find_times(owner)
+            self._planner.count_running(owner, namespace, max(milli, 1), started_s, declared_s)
+
+    def _find_times(self, owner: str) -> tuple[float, float | None]:
+        """Return when the run of a workload started and how long it should take; 0 and None if unknown."""
+        run, key = self._state.runs.get(owner), self._state.keys.get(owner)
+        workload = self._state.workloads.get(key) if key is not None else None
+        if run is None or workload is None or workload.serves:
+            return 0.0, None
+        return timestamp.epoch_seconds(run.start_time or ""), workload.expected_s
 
     def _handle_workload(self, key: Key) -> None:
         """The object was added or changed: reconcile it, unless the watch only shows our own write."""
@@ -287,6 +312,9 @@ class Leader:
         # Let writes that have begun finish.
         await self._workers.stop(grace_s=_GRACE_S)
         self._metrics.queue.set_function(lambda: 0)
+        if self._predicting is not None:
+            self._predicting.cancel()
+            await asyncio.gather(self._predicting, return_exceptions=True)
         await self._periodic.stop()
         await self._preemption.stop()
         self._unbound_gangs.stop()

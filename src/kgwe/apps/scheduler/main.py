@@ -26,6 +26,7 @@ from kgwe.apps.scheduler.extender.http import ExtenderApp
 from kgwe.apps.scheduler.fleet_metrics import FleetGauges
 from kgwe.apps.scheduler.leader import Leader
 from kgwe.apps.scheduler.metrics import Metrics
+from kgwe.apps.scheduler.planning.local_predictions import LocalPredictions
 from kgwe.apps.scheduler.planning_errors import PlanningErrors
 from kgwe.apps.scheduler.preflight import ExtenderPort
 from kgwe.apps.scheduler.recording.recorder import Recorder
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
     from kgwe.apps.leading import Term
+    from kgwe.apps.scheduler.deps import PredictionSource
     from kgwe.apps.scheduler.settings import Settings
     from kgwe.kube.api.resources import Resource
     from kgwe.kube.translate.extender_wire import BindArgs
@@ -98,7 +100,7 @@ class Scheduler:
         self.identity = identity or leading.make_identity()
         self._elector = leading.make_elector(client, settings, self.identity) if settings.leader_elect else None
         self.leading = LeaderLoop(self._elector, lambda: self.informers)
-        self._acting_client = client.guarded(self.leading.check_leading)
+        self._acting_client = client.with_guard(self.leading.check_leading)
         self.rng = random.Random(settings.random_seed)  # noqa: S311 - spreads load, guards nothing
         self.port = ExtenderPort(settings, client, self.identity) if settings.extender_bind_address else None
         self.tls = ReloadingContext(settings.extender_tls) if self.port and settings.extender_tls else None
@@ -167,7 +169,7 @@ class Scheduler:
         """Why this replica is not ready: the Service sends kube-scheduler's calls to the leader only."""
         if self._port_problem:
             return self._port_problem
-        if unsynced := self.leading.unsynced():
+        if unsynced := self.leading.describe_unsynced():
             return unsynced
         return self._planning_problem() if self._acting else "standby: another replica is the leader"
 
@@ -194,7 +196,7 @@ class Scheduler:
 
     async def _lead_in_terms(self, stop: asyncio.Event) -> None:
         """Watch the cluster, and act on it in terms of leadership."""
-        async with background.running(self._list_background_tasks()):
+        async with background.run_in_background(self._list_background_tasks()):
             await self.leading.run(stop, self._lead_once)
             await self.events.flush()
 
@@ -233,7 +235,11 @@ class Scheduler:
         """Act until the term ends. The port comes first: kube-scheduler must be able to call a leader."""
         with await self.port.take_port() if self.port else contextlib.nullcontext() as sock:
             if await term.resync():
-                async with gc_pauses.short(), Leader(self.make_deps()) as leader, self._serve_extender(leader, sock):
+                async with (
+                    gc_pauses.keep_pauses_short(),
+                    Leader(self.make_deps()) as leader,
+                    self._serve_extender(leader, sock),
+                ):
                     self._planning_problem = leader.problem
                     self._acting = True
                     await term.wait_end()
@@ -297,6 +303,24 @@ class Scheduler:
         )
         return ""
 
+    def _make_predictions(self) -> PredictionSource | None:
+        """Return the source of predicted run times for one term: the optimizer or this process; None if it is off."""
+        settings = self.settings
+        if not settings.enable_predictions:
+            return None
+        if not settings.optimizer_address:
+            return LocalPredictions(self.state, settings.default_image, time.time)
+        from kgwe.apps.scheduler.planning.remote_predictions import RemotePredictions  # noqa: PLC0415 - loads gRPC
+        from kgwe.optimizerapi.client import Access  # noqa: PLC0415
+        from kgwe.rpc.tls import parse_files  # noqa: PLC0415
+
+        files = parse_files(
+            settings.optimizer_tls_cert_file, settings.optimizer_tls_key_file, settings.optimizer_tls_ca_file
+        )
+        return RemotePredictions(
+            Access(settings.optimizer_address, files, deadline_s=settings.optimizer_timeout_seconds)
+        )
+
     def make_deps(self) -> Deps:
         return Deps(
             client=self._acting_client,
@@ -310,6 +334,7 @@ class Scheduler:
             rng=self.rng,
             choosers=self.choosers,
             recorder=self.recorder,
+            predictions=self._make_predictions(),
             bytes_of=self.pods.bytes_of,
         )
 

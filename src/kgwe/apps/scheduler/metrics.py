@@ -101,6 +101,11 @@ class Metrics:
         self.optimal = Counter(
             "kgwe_topology_optimal_placements", "Plans within the level that was preferred, or any", registry=registry
         )
+        self.predictions = Counter(
+            "kgwe_prediction_refreshes", "Refreshes of predicted run times, by outcome", ["outcome"], registry=registry
+        )
+        for outcome in ("success", "failure"):
+            self.predictions.labels(outcome)
         self.preemptions = Counter("kgwe_preemptions", "Pods stopped for more important work", registry=registry)
         self.decision_seconds = Histogram(
             "topology_scheduler_latency_seconds",

@@ -81,6 +81,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gang_gather_limit_seconds: float = 4.0
     # Least seconds between two writes of one TopologyDomain's status, and between two looks at how work ended there.
     domain_status_seconds: float = 30.0
+    # Whether plans use predicted run times beside declared ones. Experimental: externally created gangs, whose run
+    # times are not predicted, were seen to wait behind reservations although GPUs were free.
+    enable_predictions: bool = False
+    # Address of the optimizer's gRPC service, such as kgwe-optimizer:50051; empty: the scheduler predicts from the
+    # ended workloads that are still in the API. An address on another machine needs the three PEM files.
+    optimizer_address: str = ""
+    optimizer_tls_cert_file: str = ""
+    optimizer_tls_key_file: str = ""
+    optimizer_tls_ca_file: str = ""
+    # Seconds between two refreshes of predicted run times, and seconds to wait for one answer. Planning never waits.
+    optimizer_refresh_seconds: float = 30.0
+    optimizer_timeout_seconds: float = 5.0
     # Seed of the `random` strategy; unset means a new one at each start.
     random_seed: int | None = None
     # OTLP/HTTP collector of decision spans, such as http://collector:4318; empty: none. And the share that is sent.

@@ -24,13 +24,14 @@ from kgwe.apps.whatif.explanation import (
 from kgwe.cluster import names
 from kgwe.cluster.offline import is_gpu_pod
 from kgwe.cluster.state import effective_seats, run_state
+from kgwe.cluster.suspension import marks
 from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.cluster.workload.workload import Workload
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.client.client import Forbidden
-from kgwe.model.units.phrasing import counted, end_sentence, list_names
+from kgwe.model.units.phrasing import end_sentence, format_count, list_names
 from kgwe.placement.fleet.snapshot import list_gpus
 from kgwe.placement.gang.request import NODE
 from kgwe.placement.planning import explain as pure
@@ -96,12 +97,12 @@ def find(view: View, name: str, namespace: str, kind: Kind | None = None, group:
         return found[0]
     if key in pods:
         return pods[key]
-    if (unreadable := _unreadable(view, namespace, kind, group)) is not None:
+    if (unreadable := _find_forbidden(view, namespace, kind, group)) is not None:
         raise unreadable
     raise errors.NotFound(_not_found(name, namespace, kind, [*(w.meta.key for w in workloads), *pods]))
 
 
-def _unreadable(view: View, namespace: str, kind: Kind | None, group: str) -> Forbidden | None:
+def _find_forbidden(view: View, namespace: str, kind: Kind | None, group: str) -> Forbidden | None:
     """The error for a user who may list none of the kinds that were searched; None: at least one could be listed."""
     searched: dict[Resource[Any], str] = {}
     if kind != "pod":
@@ -159,25 +160,33 @@ def _workload(view: View, workload: Workload) -> Explanation:
         warnings=view.warnings,
     )
     try:
-        base = _with(base, asked=asked(view, view.ask_of(workload)))
+        base = _replace_fields(base, asked=describe_ask(view, view.ask_of(workload)))
     except errors.Permanent as exc:
-        base = _with(base, problems=(*base.problems, str(exc)))
+        base = _replace_fields(base, problems=(*base.problems, str(exc)))
     if meta.deletionTimestamp is not None:
-        return _with(base, state="Deleting", summary="being deleted")
-    if run is not None and run.ended is None:
-        return _running(view, workload, run, base)
+        return _replace_fields(base, state="Deleting", summary="being deleted")
+    if run is not None and run.ended is None and not workload.suspend:
+        return _explain_running(view, workload, run, base)
     if workload.finished:
-        return _with(base, summary=ended(workload), placed=status_placed(workload))
+        return _replace_fields(base, summary=describe_end(workload), placed=status_placed(workload))
+    if workload.suspend:
+        return _replace_fields(base, state="Suspended", summary=describe_suspended(workload, run))
     estimate = workload.status.estimate
-    return _waiting(view, uid, _with(base, state="Waiting", estimated_start=estimate))
+    return _explain_waiting(view, uid, _replace_fields(base, state="Waiting", estimated_start=estimate))
 
 
-def ended(workload: Workload) -> str:
+def describe_end(workload: Workload) -> str:
     status = workload.status
     when = f" at {status.completion_time}" if status.completion_time else ""
     if status.phase == Phase.SUCCEEDED:
         return f"succeeded{when}; it holds no GPUs"
     return f"failed{when}: {status.message.rstrip('.')}. Edit its spec to try again"
+
+
+def describe_suspended(workload: Workload, run: Run | None) -> str:
+    """What a suspended workload does, and how it is resumed."""
+    _, message = marks.describe_suspension(workload.kind.resource, workload.meta)
+    return f"{message}. " + ("Its pods are stopping" if run is not None else "It holds no GPUs")
 
 
 def status_placed(workload: Workload) -> Placed | None:
@@ -195,7 +204,7 @@ def status_placed(workload: Workload) -> Placed | None:
     )
 
 
-def _running(view: View, workload: Workload, run: Run, base: Explanation) -> Explanation:
+def _explain_running(view: View, workload: Workload, run: Run, base: Explanation) -> Explanation:
     pods = view.state.pods_of(run)
     details = run.details
     seats = tuple(_seats(view, run, pods.values()))
@@ -213,14 +222,14 @@ def _running(view: View, workload: Workload, run: Run, base: Explanation) -> Exp
     unplaced = run_state.find_unplaced(view.state, workload, run, pods)
     running = sum(pod.status.phase == "Running" for pod in pods.values())
     state = "Running" if run_state.is_running(workload, run, pods) else "Placed"
-    where = _where(seats)
-    summary = f"{running} of {counted(run.pods, 'pod')} running on {where}" if running else f"placed on {where}"
+    where = _name_nodes(seats)
+    summary = f"{running} of {format_count(run.pods, 'pod')} running on {where}" if running else f"placed on {where}"
     if unplaced is not None:
-        begun = f"{running} of {counted(run.pods, 'pod')} running" if running else "not started"
+        begun = f"{running} of {format_count(run.pods, 'pod')} running" if running else "not started"
         summary = f"{begun}. {_describe_unplaced(workload, unplaced, where)}"
     elif not problems:
         summary += "; no problems found"
-    return _with(base, state=state, summary=summary, placed=found, problems=tuple(problems))
+    return _replace_fields(base, state=state, summary=summary, placed=found, problems=tuple(problems))
 
 
 def _describe_unplaced(workload: Workload, unplaced: run_state.Unplaced, where: str) -> str:
@@ -249,7 +258,7 @@ def _seat(view: View, seat: PlannedSeat, pod: str = "", phase: str = "") -> Seat
     return Seat(seat.node, cards, gpus, pod, phase)
 
 
-def _where(seats: Iterable[Seat]) -> str:
+def _name_nodes(seats: Iterable[Seat]) -> str:
     """Names of the nodes; of many, the first few and how many more."""
     return list_names(list(dict.fromkeys(seat.node for seat in seats)), _NAMED) or "no node"
 
@@ -295,10 +304,10 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
         return _member(view, pod, owner, base)
     if not is_gpu_pod(pod):
         where = f" (on {pod.spec.nodeName})" if pod.spec.nodeName else ""
-        return _with(base, state="NotForKGWE", summary=f"requests no GPUs, so KGWE does not place it{where}")
+        return _replace_fields(base, state="NotForKGWE", summary=f"requests no GPUs, so KGWE does not place it{where}")
     if pod.spec.nodeName:
-        return _bound(view, pod, base)
-    return _waiting(view, meta.uid, _with(base, state="Waiting"))
+        return _explain_bound(view, pod, base)
+    return _explain_waiting(view, meta.uid, _replace_fields(base, state="Waiting"))
 
 
 def _of_workload(view: View, pod: core.Pod, workload: Workload, base: Explanation) -> Explanation:
@@ -306,7 +315,7 @@ def _of_workload(view: View, pod: core.Pod, workload: Workload, base: Explanatio
     whole = _workload(view, workload)
     here = f"on {pod.spec.nodeName}" if pod.spec.nodeName else "not bound yet"
     summary = f"{here}; belongs to GPUWorkload {workload.meta.key}: {whole.summary}"
-    return _with(
+    return _replace_fields(
         whole,
         kind=base.kind,
         namespace=base.namespace,
@@ -317,7 +326,7 @@ def _of_workload(view: View, pod: core.Pod, workload: Workload, base: Explanatio
     )
 
 
-def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
+def _explain_bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
     holding = view.fleet.holding(pod.metadata.uid)
     known = effective_seats.effective_cards(view.state, pod)
     seats = (Seat(pod.spec.nodeName, tuple(list_gpus(known)), pod=pod.metadata.name, phase=pod.status.phase),)
@@ -325,7 +334,7 @@ def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
     problems = (*base.problems, *_seat_problems(view, seats))
     asks: tuple[str, ...] = ()
     try:
-        asks = words.asked(view.ask_of_pod(pod))
+        asks = words.describe_ask(view.ask_of_pod(pod))
     except errors.Permanent as exc:
         # It runs, although KGWE would not place it.
         problems += (str(exc),)
@@ -334,7 +343,7 @@ def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
         problems += (f"node {pod.spec.nodeName} does not exist, or has fewer GPUs than its pods hold",)
     summary = f"on {pod.spec.nodeName}, placed by {pod.spec.schedulerName or 'kube-scheduler'}"
     summary += "" if problems else "; no problems found"
-    return _with(
+    return _replace_fields(
         base, state="Placed", summary=summary, asked=asks, placed=Placed(seats, why=unknown), problems=problems
     )
 
@@ -343,11 +352,11 @@ def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
 
 
 def _member(view: View, pod: core.Pod, owner: str, base: Explanation) -> Explanation:
-    base = _with(base, gang=gang_of(view, owner))
+    base = _replace_fields(base, gang=gang_of(view, owner))
     group = view.gangs.group(owner)
     number = group.seats.get(pod.metadata.uid) if group is not None else None
     if pod.spec.nodeName:
-        return _bound(view, pod, base)
+        return _explain_bound(view, pod, base)
     if number is not None:
         place = view.state.ledger.reserved_seat(owner, number)
         node = place.node if place is not None else "its node"
@@ -358,14 +367,14 @@ def _member(view: View, pod: core.Pod, owner: str, base: Explanation) -> Explana
             else "kube-scheduler binds it next"
         )
         problems = (*base.problems, *_seat_problems(view, seats))
-        return _with(
+        return _replace_fields(
             base,
             state="Placed",
             summary=f"seat {number} on {node}; {gated}",
             placed=Placed(seats),
             problems=problems,
         )
-    return _waiting(view, owner, _with(base, state="Waiting"))
+    return _explain_waiting(view, owner, _replace_fields(base, state="Waiting"))
 
 
 def gang_of(view: View, owner: str) -> Gang | None:
@@ -390,25 +399,29 @@ def gang_of(view: View, owner: str) -> Gang | None:
 # --- waiting ---------------------------------------------------------------------------------------------
 
 
-def _waiting(view: View, owner: str, base: Explanation) -> Explanation:
+def _explain_waiting(view: View, owner: str, base: Explanation) -> Explanation:
     if owner in view.problems:
         problem = base.gang.problem if base.gang is not None else ""
-        return _with(base, summary=f"waiting. {_sentence(problem or view.problems[owner])}")
+        return _replace_fields(base, summary=f"waiting. {_sentence(problem or view.problems[owner])}")
     ask = view.asks.get(owner)
     if ask is None:
-        return _with(base, summary="waiting. It has no pods to place yet.")
-    base = _with(base, asked=asked(view, ask), turn=turn(view, owner), cuts=cuts.lines(view.state.reader, ask))
-    found = view.check_allowed(ask) or pure.explain(view.fleet, ask, evictable=view.evictable())
+        return _replace_fields(base, summary="waiting. It has no pods to place yet.")
+    base = _replace_fields(
+        base, asked=describe_ask(view, ask), turn=turn(view, owner), cuts=cuts.lines(view.state.reader, ask)
+    )
+    found = view.check_allowed(ask) or pure.explain(view.fleet, ask, evictable=view.list_evictable())
     if isinstance(found, Refusal):
         turn_now = base.turn if found.possible else None
-        return _with(base, summary=f"waiting. {_sentence(found.message)}", waiting=refused(found), turn=turn_now)
+        return _replace_fields(
+            base, summary=f"waiting. {_sentence(found.message)}", waiting=describe_refusal(found), turn=turn_now
+        )
     if isinstance(found, Plan):
         return _fits(view, found, base)
     near = found.refusal.detail
     held = holders.list_holders(view, found.nearest, near.verdict if isinstance(near, Shortage) else None)
-    waiting = msgspec.structs.replace(why(found), holders=held, free_by=_estimate_room(view, ask, found))
+    waiting = msgspec.structs.replace(describe_why(found), holders=held, free_by=_estimate_room(view, ask, found))
     turn_now = None if waiting.hopeless else base.turn
-    return _with(base, summary=f"waiting. {_sentence(found.binding)}", waiting=waiting, turn=turn_now)
+    return _replace_fields(base, summary=f"waiting. {_sentence(found.binding)}", waiting=waiting, turn=turn_now)
 
 
 def _estimate_room(view: View, ask: Ask, found: Why) -> str:
@@ -428,19 +441,19 @@ def _sentence(text: str) -> str:
 def _fits(view: View, plan: Plan, base: Explanation) -> Explanation:
     """There is room for it now, and it still waits."""
     if (failed := _failed_attempt(base.said)) is not None:
-        return _with(base, summary=f"waiting. {_sentence(failed.message)}")
+        return _replace_fields(base, summary=f"waiting. {_sentence(failed.message)}")
     where = list_names(plan.nodes, _NAMED_HERE)
     ahead = base.turn.place - 1 if base.turn is not None else 0
     if any(word.reason == Reason.HELD_FOR_OTHERS for word in base.said):
         why_not = "That room is reserved for a workload with an earlier turn; see Last status"
     elif ahead:
-        why_not = f"{counted(ahead, 'workload')} ahead of it in the queue may use that room first"
+        why_not = f"{format_count(ahead, 'workload')} ahead of it in the queue may use that room first"
     else:
         why_not = "It is first in the queue and should start within seconds"
     check = f"kubectl get lease -n {names.SCHEDULER_LEASE_NAMESPACE} {names.SCHEDULER_LEASE}"
     hint = f"if it does not start within a minute, check that the scheduler runs ({check}) and read its log"
     summary = f"waiting. The nodes listed just now have room for it ({where}). {why_not}."
-    return _with(base, summary=summary, would_go=placed(view, plan), problems=(*base.problems, hint))
+    return _replace_fields(base, summary=summary, would_go=describe_plan(view, plan), problems=(*base.problems, hint))
 
 
 def _failed_attempt(said: Iterable[Word]) -> Word | None:
@@ -448,7 +461,7 @@ def _failed_attempt(said: Iterable[Word]) -> Word | None:
     return next((word for word in said if word.status == "False" and word.reason in _FAILED_ATTEMPTS), None)
 
 
-def placed(view: View, plan: Plan) -> Placed:
+def describe_plan(view: View, plan: Plan) -> Placed:
     """A plan as a place."""
     seats = tuple(_seat(view, seat) for seat in plan.seats)
     domain = f"{plan.level}/{plan.domain}" if plan.level else ""
@@ -456,12 +469,12 @@ def placed(view: View, plan: Plan) -> Placed:
     return Placed(seats, domain, plan.score, dict(plan.parts), rate, tuple(plan.message.splitlines()))
 
 
-def refused(found: Refusal) -> Waiting:
+def describe_refusal(found: Refusal) -> Waiting:
     """A refusal that does not depend on free capacity."""
     return Waiting(found.code, found.message, hopeless=not found.possible)
 
 
-def why(found: Why) -> Waiting:
+def describe_why(found: Why) -> Waiting:
     refusal = found.refusal
     best = found.best
     if best is not None and not best.short:
@@ -483,8 +496,8 @@ def why(found: Why) -> Waiting:
     )
 
 
-def asked(view: View, ask: Ask) -> tuple[str, ...]:
-    return words.asked(ask, planner.divide_ask(view.fleet.fitter, ask))
+def describe_ask(view: View, ask: Ask) -> tuple[str, ...]:
+    return words.describe_ask(ask, planner.divide_ask(view.fleet.fitter, ask))
 
 
 def turn(view: View, owner: str) -> Turn | None:
@@ -503,5 +516,5 @@ def words_of(conditions: Iterable[Condition]) -> Iterator[Word]:
         yield Word(each.type, each.status, each.reason, each.message, each.lastTransitionTime or "")
 
 
-def _with(told: Explanation, **changes: object) -> Explanation:
+def _replace_fields(told: Explanation, **changes: object) -> Explanation:
     return msgspec.structs.replace(told, **changes)

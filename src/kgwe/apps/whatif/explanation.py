@@ -138,7 +138,7 @@ class Explanation(_Said, frozen=True):
     namespace: str
     name: str
     state: str
-    """Waiting, Placed, Running, Succeeded, Failed, or NotForKGWE."""
+    """Waiting, Suspended, Placed, Running, Succeeded, Failed, or NotForKGWE."""
     summary: str
     asked: tuple[str, ...] = ()
     placed: Placed | None = None

@@ -79,7 +79,7 @@ def expected_end(view: View, owner: str) -> str:
     if not started:
         return ""
     end_s = timestamp.epoch_seconds(started) + workload.expected_s
-    return timestamp.of(end_s) if end_s > view.now_s else ""
+    return timestamp.format_time(end_s) if end_s > view.now_s else ""
 
 
 def _owner_of(view: View, key: str) -> str:

@@ -65,11 +65,11 @@ async def events(client: KubeClient, subject: Workload | core.Pod) -> tuple[tupl
         body = await client.request("GET", f"/api/v1/namespaces/{meta.namespace}/events", params=params)
     except errors.Permanent as exc:
         return (), f"Events: {exc}"
-    found = sorted(map(_happened, msgspec.json.decode(body, type=_Events).items), key=lambda each: each.last)
+    found = sorted(map(_read_event, msgspec.json.decode(body, type=_Events).items), key=lambda each: each.last)
     return tuple(found[-_LATEST:]), ""
 
 
-def _happened(event: _Event) -> Happened:
+def _read_event(event: _Event) -> Happened:
     series = event.series or _Series()
     last = series.last_observed_time or event.last_timestamp or event.event_time or ""
     return Happened(event.type, event.reason, event.message, max(series.count, event.count, 1), last)
@@ -90,10 +90,10 @@ def _workload(view: View, workload: Workload) -> Explanation:
         kind=f"GPUWorkload.{workload.kind.resource.group}",
         namespace=meta.namespace,
         name=meta.name,
-        state=status.phase or "Waiting",
+        state="Suspended" if workload.suspend and not workload.finished else status.phase or "Waiting",
         summary=_summary(workload, sum(pod.status.phase == "Running" for pod in pods), run.pods if run else 0),
-        asked=_asked(view, workload),
-        placed=explain.status_placed(workload) or _placed(workload),
+        asked=_describe_ask(view, workload),
+        placed=explain.status_placed(workload) or _read_place(workload),
         estimated_start=status.estimate,
         said=tuple(explain.words_of(status.conditions)),
         problems=tuple(_troubles(status.conditions)),
@@ -106,7 +106,10 @@ def _workload(view: View, workload: Workload) -> Explanation:
 def _summary(workload: Workload, running: int, pods: int) -> str:
     status = workload.status
     if workload.finished:
-        return explain.ended(workload)
+        return explain.describe_end(workload)
+    if workload.suspend:
+        stopping = f"{running} of {pods} pods are stopping: suspended"
+        return stopping if pods else explain.describe_suspended(workload, None)
     if status.node:
         where = status.nodes or status.node
         return f"{running} of {pods} pods running on {where}" if running else f"placed on {where}"
@@ -115,14 +118,14 @@ def _summary(workload: Workload, running: int, pods: int) -> str:
     return "no status yet: it was created a moment ago, or no scheduler runs"
 
 
-def _asked(view: View, workload: Workload) -> tuple[str, ...]:
+def _describe_ask(view: View, workload: Workload) -> tuple[str, ...]:
     try:
-        return words.asked(view.ask_of(workload))
+        return words.describe_ask(view.ask_of(workload))
     except errors.Permanent as exc:
         return (str(exc),)
 
 
-def _placed(workload: Workload) -> Placed | None:
+def _read_place(workload: Workload) -> Placed | None:
     """The status of the gpu.warp.dev kind has only the node."""
     return Placed((Seat(workload.status.node),)) if workload.status.node else None
 

@@ -47,7 +47,7 @@ class Submitted:
 
     def put(self, documents: Iterable[Document]) -> None:
         """Add the manifests, gang objects first, so that pods are read with their gang."""
-        listed = [self._named(document) for document in documents]
+        listed = [self._add_server_fields(document) for document in documents]
         for document in sorted(listed, key=lambda each: each["kind"] == "Pod" or _group_kind(each) in _MAKERS):
             self._put(document)
 
@@ -74,7 +74,7 @@ class Submitted:
 
     # --- objects ----------------------------------------------------------------------------------------
 
-    def _named(self, document: Mapping[str, Any]) -> Document:
+    def _add_server_fields(self, document: Mapping[str, Any]) -> Document:
         """Return the document with the fields that the API server adds."""
         meta = dict(document["metadata"])
         meta.setdefault("namespace", self._namespace)
@@ -102,7 +102,7 @@ class Submitted:
                 raise errors.Permanent(f"Pod {document['metadata']['name']}: PriorityClass {name!r} does not exist")
             spec["priority"] = self._view.state.priority_classes[name]
         spec.pop("nodeName", None)
-        spec = _quoted(spec)
+        spec = _quote_quantities(spec)
         pod = self._read(resources.POD, {**document, "spec": spec, "status": {"phase": "Pending"}})
         _on_object(self._view.state.on_pod, pod)
 
@@ -121,7 +121,7 @@ class Submitted:
                 f"{kind} {document['metadata']['name']}: {count!r} pods; the maximum is {_MOST_PODS}"
             )
         for pod in self._pods(document, template, count, indexed=spec.get("completionMode") == "Indexed"):
-            self._pod(self._named(pod))
+            self._pod(self._add_server_fields(pod))
 
     def _pods(self, maker: Document, template: Mapping[str, Any], count: int, *, indexed: bool) -> Iterator[Document]:
         meta = maker["metadata"]
@@ -149,7 +149,7 @@ class Submitted:
             }
 
 
-def _quoted(spec: Document) -> Document:
+def _quote_quantities(spec: Document) -> Document:
     """Return the document with numeric quantities as strings."""
     found = dict(spec)
     for part in ("containers", "initContainers"):

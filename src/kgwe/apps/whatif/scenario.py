@@ -88,7 +88,7 @@ class Scenario:
 
     def submit(self, documents: Sequence[Document], namespace: str) -> None:
         view = self.view
-        submitted = manifests.Submitted(view, namespace, timestamp.of(view.now_s))
+        submitted = manifests.Submitted(view, namespace, timestamp.format_time(view.now_s))
         submitted.put(documents)
         self.ignored += submitted.ignored
         view.find_waiting()
@@ -100,7 +100,7 @@ class Scenario:
     def _is_mine(self, owner: str, uids: set[str]) -> bool:
         return owner in uids or any(pod.metadata.uid in uids for pod in self.view.state.owners.pods(owner))
 
-    def again(self, owner: str) -> None:
+    def plan_again(self, owner: str) -> None:
         """Plan an existing workload, gang or pod as if it held no GPUs."""
         view = self.view
         workload = view.state.find_workload(owner)
@@ -144,23 +144,23 @@ class Scenario:
         base = Explanation(kind="", namespace="", name=view.state.owners.title(owner), state="Waiting", summary="")
         if owner in view.problems:
             return msgspec.structs.replace(base, summary=f"would wait. {view.problems[owner]}")
-        ask = self._changed(view.asks[owner])
+        ask = self._apply_levels(view.asks[owner])
         turn = explain.turn(view, owner)
-        base = msgspec.structs.replace(base, asked=explain.asked(view, ask), turn=turn)
-        found = view.check_allowed(ask) or planned(view.fleet, ask, evictable=view.evictable())
+        base = msgspec.structs.replace(base, asked=explain.describe_ask(view, ask), turn=turn)
+        found = view.check_allowed(ask) or planned(view.fleet, ask, evictable=view.list_evictable())
         if isinstance(found, Refusal):
-            return _would_wait(base, found.message, explain.refused(found))
+            return _would_wait(base, found.message, explain.describe_refusal(found))
         if not isinstance(found, Plan):
-            return _would_wait(base, end_sentence(found.binding), explain.why(found))
+            return _would_wait(base, end_sentence(found.binding), explain.describe_why(found))
         view.state.ledger.commit_plan(
-            owner, _wanted(found), found.grants, [seat.node for seat in found.seats], extend=True
+            owner, _list_amounts(found), found.grants, [seat.node for seat in found.seats], extend=True
         )
         where = list_names(found.nodes, 4)
         return msgspec.structs.replace(
-            base, state="WouldStart", summary=f"would start on {where}", would_go=explain.placed(view, found)
+            base, state="WouldStart", summary=f"would start on {where}", would_go=explain.describe_plan(view, found)
         )
 
-    def _changed(self, ask: Ask) -> Ask:
+    def _apply_levels(self, ask: Ask) -> Ask:
         if not self.levels:
             return ask
         gang = None if ask.gang is None else replace(ask.gang, **self.levels)  # type: ignore[arg-type] # two of its texts
@@ -173,6 +173,6 @@ def _would_wait(base: Explanation, problem: str, waiting: Waiting) -> Explanatio
     return msgspec.structs.replace(base, summary=f"would wait. {problem}", waiting=waiting, turn=turn)
 
 
-def _wanted(plan: Plan) -> list[Mapping[str, int]]:
+def _list_amounts(plan: Plan) -> list[Mapping[str, int]]:
     """Return the amounts of each seat; externally created gangs give them only in their roles."""
     return [each or {amounts.PODS: 1} for each in plan.amounts_by_seat]

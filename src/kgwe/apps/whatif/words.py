@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kgwe.model.units.phrasing import (
-    counted,
     end_sentence,
     format_bytes,
     format_cores,
+    format_count,
     format_duration,
     format_number,
     join_words,
@@ -67,7 +67,7 @@ _LIMITS: Final = {
 # --- requests --------------------------------------------------------------------------------------------
 
 
-def asked(ask: Ask, whole: Ask | None = None) -> tuple[str, ...]:
+def describe_ask(ask: Ask, whole: Ask | None = None) -> tuple[str, ...]:
     """What a workload asks for; `whole`: the same, divided among pods."""
     if ask.gang is None:
         parts = f", as {describe_request(whole)}" if whole is not None and whole.pods != ask.pods else ""
@@ -85,7 +85,7 @@ def asked(ask: Ask, whole: Ask | None = None) -> tuple[str, ...]:
 
 def _role(name: str, replicas: int, least: int, request: Request) -> str:
     each = describe_gpus(request.gpus)
-    pods = counted(replicas, f"{name} pod")
+    pods = format_count(replicas, f"{name} pod")
     count = pods if least == replicas else f"{least} to {pods}"
     return ", ".join([f"{count} of {each}", *_of_pod(request)])
 
@@ -128,7 +128,7 @@ def _nearness(ask: Ask) -> Iterator[str]:
         yield _HARDWARE[hardware]
     for field, (noun, place) in _LIMITS.items():
         if most := getattr(near, field):
-            yield f"at most {counted(most, noun)} per {place}"
+            yield f"at most {format_count(most, noun)} per {place}"
     roles = ask.gang.roles if ask.gang is not None else (ask.nearness,)
     for segment in (each for role in roles for each in role.segments):
         yield f"groups of {segment.size or 'all'} in one {segment.level}"
@@ -144,7 +144,7 @@ def text(told: Explanation) -> str:
 def what_if(told: WhatIf) -> str:
     lines = [f"Assumed: {', '.join(told.changes) or 'the cluster as it is'}"]
     gpus = told.gpus
-    lines.append(f"  schedulable nodes: {gpus.nodes}; {gpus.free} of their {counted(gpus.cards, 'GPU')} free")
+    lines.append(f"  schedulable nodes: {gpus.nodes}; {gpus.free} of their {format_count(gpus.cards, 'GPU')} free")
     if told.displaced:
         lines.append(f"  displaced: {', '.join(told.displaced)}")
     if told.ignored:
@@ -161,13 +161,13 @@ def _lines(told: Explanation) -> Iterator[str]:
     yield f"{title}: {told.summary}"
     yield from _block("Problems", told.problems)
     if told.waiting is not None:
-        yield from _waiting(told.waiting)
+        yield from _format_waiting(told.waiting)
     if told.gang is not None:
         yield from _block("Gang", _gang(told.gang, told.summary))
     if told.placed is not None:
-        yield from _placed(told.placed, "Placed on")
+        yield from _format_place(told.placed, "Placed on")
     if told.would_go is not None:
-        yield from _placed(told.would_go, "Would go to")
+        yield from _format_place(told.would_go, "Would go to")
     yield from _block("MIG", told.cuts)
     yield from _block("Asked for", told.asked)
     if told.waiting is not None:
@@ -181,17 +181,17 @@ def _lines(told: Explanation) -> Iterator[str]:
     elif told.waiting is not None and told.waiting.free_by and not told.waiting.hopeless:
         ends = f"by {told.waiting.free_by}, when enough workloads of the nearest place have ended"
         yield from _block("May start", [f"{ends}; later if workloads ahead in the queue take the room"])
-    yield from _block("Last status", [_said(each) for each in told.said])
-    yield from _block("Events", [_happened(each) for each in told.events])
+    yield from _block("Last status", [_format_condition(each) for each in told.said])
+    yield from _block("Events", [_format_event(each) for each in told.events])
     yield from _block("Not read", told.warnings)
 
 
-def _said(word: Word) -> str:
+def _format_condition(word: Word) -> str:
     since = f" (since {word.since})" if word.since else ""
     return f"{word.type}={word.status} {word.reason}: {word.message}{since}"
 
 
-def _happened(event: Happened) -> str:
+def _format_event(event: Happened) -> str:
     times = f" ({event.count} times)" if event.count > 1 else ""
     return f"{event.last} {event.type} {event.reason}: {event.message}{times}".lstrip()
 
@@ -202,14 +202,14 @@ def _block(title: str, lines: Iterable[str]) -> Iterator[str]:
             yield f"  {title if number == 0 and index == 0 else '':<12} {part}".rstrip()
 
 
-def _placed(placed: Placed, title: str) -> Iterator[str]:
+def _format_place(placed: Placed, title: str) -> Iterator[str]:
     if len(placed.seats) <= _LISTED:
         yield from _block(title, [_seat(seat) for seat in placed.seats])
     else:
         counts: dict[str, int] = {}
         for seat in placed.seats:
             counts[seat.node] = counts.get(seat.node, 0) + 1
-        yield from _block(title, [f"{node}: {counted(count, 'pod')}" for node, count in counts.items()])
+        yield from _block(title, [f"{node}: {format_count(count, 'pod')}" for node, count in counts.items()])
     facts = []
     if placed.domain:
         facts.append(f"domain {placed.domain}")
@@ -230,13 +230,13 @@ def _seat(seat: Seat) -> str:
     return f"{seat.node}{cards}{pod}"
 
 
-def _waiting(waiting: Waiting) -> Iterator[str]:
+def _format_waiting(waiting: Waiting) -> Iterator[str]:
     # The summary has the problem, and the line below has the fix.
     counts = waiting.message.partition(waiting.binding)[0].rstrip() if waiting.fix else waiting.message
     yield from _block("Blocked by", [f"{waiting.reason}: {counts or waiting.message}"])
     if not waiting.fix:
         best = waiting.message.partition(" Best: ")[2].removesuffix(".")
-        nearest = [_best(waiting.best)] if waiting.best is not None else [f"node {best}"] * bool(best)
+        nearest = [_format_best(waiting.best)] if waiting.best is not None else [f"node {best}"] * bool(best)
         yield from _block("Nearest", [*nearest, *map(_holder, waiting.holders)])
     if waiting.hopeless:
         fix = f" {end_sentence(waiting.fix)}" if waiting.fix else ""
@@ -248,11 +248,11 @@ def _waiting(waiting: Waiting) -> Iterator[str]:
         yield "  Would help   waiting, or stopping workloads that hold GPUs; no single change of its spec starts it now"
 
 
-def _best(best: Best) -> str:
+def _format_best(best: Best) -> str:
     where = best.level if best.domain in ("", best.level) else f"{best.level} {best.domain}"
     if best.level == "node":
         return f"{where}: {best.room} of {best.needed} free, {best.short} short"
-    return f"{where}: {best.room} of {counted(best.needed, 'pod')} fit, {best.short} short"
+    return f"{where}: {best.room} of {format_count(best.needed, 'pod')} fit, {best.short} short"
 
 
 def _holder(holder: Holder) -> str:
@@ -269,7 +269,7 @@ def _count(each: NodeCount) -> str:
 
 def _gang(gang: Gang, summary: str) -> Iterator[str]:
     missing = f", {gang.missing} missing" if gang.missing else ""
-    yield f"{gang.name} ({gang.dialect}): {counted(gang.members, 'pod')} created, {gang.seated} placed{missing}"
+    yield f"{gang.name} ({gang.dialect}): {format_count(gang.members, 'pod')} created, {gang.seated} placed{missing}"
     if gang.problem and end_sentence(gang.problem).lower() not in summary.lower():
         yield gang.problem
     if gang.waits_for:

@@ -27,7 +27,7 @@ from kgwe import errors
 from kgwe.bench import report
 from kgwe.bench.client import loopback, probe
 from kgwe.bench.cluster import clusters
-from kgwe.bench.nodes.informer import pod
+from kgwe.bench.nodes.informer import build_pod
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.host.ports import LOOPBACK
@@ -68,7 +68,7 @@ def run(options: Options, progress: Progress) -> report.Report:
     options.check()
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kgwe-bench-")))
-        local = _write_kubeconfig(directory, stack.enter_context(_loopback()))
+        local = _write_kubeconfig(directory, stack.enter_context(_serve_loopback()))
         target, kubernetes = local, None
         if not options.loopback:
             found = build.ensure_binaries(progress)
@@ -92,8 +92,8 @@ def summarize(
         **own,
         **{f"httpx2_{name}": value for name, value in other.items()},
         "cpu_saved_ms_per_request": round(other["cpu_ms_per_request"] - own["cpu_ms_per_request"], 3),
-        "cpu_ratio": _ratio(other["cpu_ms_per_request"], own["cpu_ms_per_request"]),
-        "watch_cpu_ratio": _ratio(other["watch_cpu_us_per_event"], own["watch_cpu_us_per_event"]),
+        "cpu_ratio": _compare_rates(other["cpu_ms_per_request"], own["cpu_ms_per_request"]),
+        "watch_cpu_ratio": _compare_rates(other["watch_cpu_us_per_event"], own["watch_cpu_us_per_event"]),
     }
 
 
@@ -110,7 +110,7 @@ def _watch_numbers(results: Sequence[probe.Result]) -> dict[str, float]:
     return {"watch_cpu_us_per_event": round(statistics.median(each.cpu_s * 1e6 / each.count for each in results), 1)}
 
 
-def _ratio(baseline: float, own: float) -> float | None:
+def _compare_rates(baseline: float, own: float) -> float | None:
     return round(baseline / own, 2) if own else None
 
 
@@ -118,7 +118,7 @@ def _ratio(baseline: float, own: float) -> float | None:
 
 
 @contextlib.contextmanager
-def _loopback() -> Iterator[int]:
+def _serve_loopback() -> Iterator[int]:
     """Run the loopback server and yield its port."""
     with subprocess.Popen([sys.executable, "-m", loopback.__name__], stdout=subprocess.PIPE) as process:
         try:
@@ -144,7 +144,7 @@ def _write_kubeconfig(directory: Path, port: int) -> Path:
 async def _create_pods(kubeconfig: Path, workers: int) -> None:
     async with KubeClient.connect(kubeconfig, field_manager="kgwe-bench") as client:
         for worker in range(workers):
-            body = pod(worker)
+            body = build_pod(worker)
             body["metadata"]["name"] = probe.pod_name(worker)
             await client.create(resources.POD, body, probe.NAMESPACE)
 

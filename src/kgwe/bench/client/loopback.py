@@ -13,7 +13,7 @@ import httptools
 import msgspec
 
 from kgwe.bench.loop import loop_factory
-from kgwe.bench.nodes.informer import pod
+from kgwe.bench.nodes.informer import build_pod
 from kgwe.local.host.ports import LOOPBACK
 
 #: Seconds between two watch events. Each event arrives alone, as on a live cluster.
@@ -28,7 +28,7 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._url = b""
-        body = msgspec.json.encode(pod(0))
+        body = msgspec.json.encode(build_pod(0))
         event = b'{"type":"MODIFIED","object":' + body + b"}\n"
         self._reply = _HEAD % len(body) + body
         self._event = b"%x\r\n%b\r\n" % (len(event), event)

@@ -88,11 +88,11 @@ class Bed:
             await self.client.apply(resources.NAMESPACE, {"metadata": {"name": name}})
             # Pods are refused until their namespace has a service account.
             account = functools.partial(self._account_exists, f"/api/v1/namespaces/{name}/serviceaccounts/default")
-            await self.until(f"the service account of namespace {name}", account)
+            await self.wait_until(f"the service account of namespace {name}", account)
         if self.load.phase is Phase.KGWE:
             await scheduler.install(self.client)
         await nodes.create(self.client, lambda done, total: self.step.update(f"{done} of {total} nodes are created"))
-        await self.until("all nodes ready", functools.partial(self._nodes_ready, nodes.count))
+        await self.wait_until("all nodes ready", functools.partial(self._nodes_ready, nodes.count))
         await self._create_running_pods(size, seed)
 
     async def _create_running_pods(self, size: Size, seed: int) -> None:
@@ -105,7 +105,9 @@ class Bed:
             self.client, pods, STANDING_NAMESPACE, lambda done: say(f"{done} of {len(pods)} running pods created")
         )
         if pods:
-            await self.until("the pods created beforehand to run", functools.partial(self._count_running, len(pods)))
+            await self.wait_until(
+                "the pods created beforehand to run", functools.partial(self._count_running, len(pods))
+            )
 
     async def _count_running(self, count: int) -> bool:
         running = await self.client.list(resources.POD, STANDING_NAMESPACE, fieldSelector="status.phase=Running")
@@ -131,7 +133,7 @@ class Bed:
         """Start KGWE and wait until it is the leader."""
         self.step.update("KGWE is starting")
         self.launch_kgwe()
-        await self.until("KGWE to become the leader", functools.partial(scheduler.is_listening, self._port))
+        await self.wait_until("KGWE to become the leader", functools.partial(scheduler.is_listening, self._port))
 
     def launch_kgwe(self) -> None:
         self.kgwe = scheduler.start(self.cluster, self._port, profile=self._profile, tls=self._tls)
@@ -143,7 +145,7 @@ class Bed:
 
     # --- waiting ----------------------------------------------------------------------------------------
 
-    async def until(
+    async def wait_until(
         self,
         what: str,
         done: Callable[[], Awaitable[bool]],
@@ -164,14 +166,14 @@ class Bed:
     def _tail_log(self) -> str:
         if self.kgwe is None:
             return ""
-        return f"\nLast lines of KGWE's log:\n{startup.tail(Path(self.kgwe.log))}"
+        return f"\nLast lines of KGWE's log:\n{startup.read_tail(Path(self.kgwe.log))}"
 
     async def clear(self, namespace: str) -> None:
         """Delete all submitted objects of a namespace and wait until they are gone."""
         path = self.load.resource.path(namespace=namespace)
         asked = False
 
-        async def gone() -> bool:
+        async def is_deleted() -> bool:
             nonlocal asked
             # Deleting thousands of objects may exceed the request timeout on a loaded machine; retry then.
             with contextlib.suppress(errors.Transient):
@@ -181,7 +183,7 @@ class Bed:
             pods = await self.client.list(resources.POD, namespace)
             return not pods and not await self.client.list(self.load.resource, namespace)
 
-        await self.until(f"the objects in {namespace} to be deleted", gone)
+        await self.wait_until(f"the objects in {namespace} to be deleted", is_deleted)
 
     # --- counting ---------------------------------------------------------------------------------------
 
@@ -189,24 +191,24 @@ class Bed:
         """Wait until writes settle. Return the API server's count of writes, and whether they settled in time."""
         self.step.update("waiting until writes settle")
         deadline = time.monotonic() + _SETTLE_TIMEOUT_S
-        writes = self._writes()
+        writes = self._count_writes()
         while time.monotonic() < deadline:
             # Scrape rarely: one scrape of several MB costs the API server as much as twenty writes.
             await asyncio.sleep(_QUIET_S)
-            latest = self._writes()
+            latest = self._count_writes()
             if latest == writes:
                 return writes, True
             writes = latest
         return writes, False
 
-    def _writes(self) -> Counter[str]:
+    def _count_writes(self) -> Counter[str]:
         with self.cluster.api() as api:
             return apiwrites.count_writes(api.text("/metrics"))
 
     def cpu_s(self) -> dict[str, float]:
         """Return the CPU seconds so far of each process of the cluster, and of this process."""
         everyone = self.cluster.state().everyone
-        used = {name: usage.cpu_s for name, record in everyone.items() if (usage := processes.usage(record))}
+        used = {name: usage.cpu_s for name, record in everyone.items() if (usage := processes.read_usage(record))}
         return {**used, _SELF: time.process_time()}
 
     def rss_mb(self) -> dict[str, float]:

@@ -27,7 +27,7 @@ from kgwe.bench.cluster.scenarios import Phase, Scenario, Size
 from kgwe.bench.loop import loop_factory
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.toolchain import build
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +81,7 @@ class Options:
         asked = len(pieces) if scenarios.fits_all(self.scenario) else 0
         if asked > room:
             raise errors.Permanent(
-                f"{counted(asked, 'pod')} do not fit: {counted(self.size.nodes, 'node')} can hold {room}.\n"
+                f"{format_count(asked, 'pod')} do not fit: {format_count(self.size.nodes, 'node')} can hold {room}.\n"
                 f"Use more --nodes, or fewer --pods or --gangs."
             )
 
@@ -113,11 +113,11 @@ def run(options: Options, progress: Progress) -> report.Report:
                 results[phase] = runner.run(_measure((cluster, port), phase, options, step))
         rounds.append({phase: results[phase] for phase in options.phases})
     return report.Report(
-        "cluster", _params(options), summary.build_metrics(rounds, wall_s=time.monotonic() - began), machine
+        "cluster", _list_params(options), summary.build_metrics(rounds, wall_s=time.monotonic() - began), machine
     )
 
 
-def _params(options: Options) -> dict[str, Any]:
+def _list_params(options: Options) -> dict[str, Any]:
     said = {**dataclasses.asdict(options), "profile": options.profile is not None}
     size = said.pop("size")
     return {"scenario": said.pop("scenario"), **size, **said}

@@ -96,7 +96,7 @@ class Burst:
         async with Verdict(self._bed.client, bed.NAMESPACE) as verdict:
             times = await self._submit_and_wait(bed.NAMESPACE, self._pieces, all_fit=False)
             if self._bed.load.phase is not Phase.NULL:
-                await self._bed.until("an Event that the gang does not fit", verdict.spoken)
+                await self._bed.wait_until("an Event that the gang does not fit", verdict.is_known)
         if times.accepted is None or verdict.at is None:
             return times, {}
         return times, {"verdict_s": round(verdict.seconds_after(times.accepted), 3), "verdict": verdict.words}
@@ -109,7 +109,7 @@ class Burst:
         targets = self._choose_targets(pieces)
         moved = time.monotonic()
 
-        async def over() -> bool:
+        async def is_over() -> bool:
             nonlocal moved
             before = len(times.submitted) + len(times.bound)
             times.add(tail.read())
@@ -123,7 +123,7 @@ class Burst:
 
         async with asyncio.TaskGroup() as group:
             group.create_task(load.submit(ground.client, ground.load, pieces, namespace, targets))
-            await ground.until(f"all {len(pieces)} pods to be bound", over, lambda: f"; {len(times.bound)} are")
+            await ground.wait_until(f"all {len(pieces)} pods to be bound", is_over, lambda: f"; {len(times.bound)} are")
         # Replies to the last submissions may arrive after the last binding.
         times.add(tail.read())
         return times

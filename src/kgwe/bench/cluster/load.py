@@ -110,7 +110,7 @@ async def submit(
 ) -> None:
     """Create all objects. The null phase binds each pod to its target at once; the gate phase pins it to the target."""
 
-    async def one(piece: Piece) -> None:
+    async def submit_piece(piece: Piece) -> None:
         await client.create(load.resource, load.body(piece), namespace)
         if load.phase is Phase.NULL and piece.name in targets:
             await bind(client, piece.name, namespace, targets[piece.name])
@@ -118,7 +118,7 @@ async def submit(
             await open_gate(client, piece.name, namespace, targets[piece.name])
 
     # Do not wait for the binding before the next create.
-    await run_concurrently(pieces, one, IN_FLIGHT if load.phase is not Phase.GATE else 2 * IN_FLIGHT)
+    await run_concurrently(pieces, submit_piece, IN_FLIGHT if load.phase is not Phase.GATE else 2 * IN_FLIGHT)
 
 
 async def bind(client: KubeClient, pod: str, namespace: str, node: str) -> None:
@@ -140,7 +140,7 @@ async def create_bound_pods(
     """Create pods with a node name, which no scheduler handles."""
     done = 0
 
-    async def one(numbered: tuple[int, Standing]) -> None:
+    async def create_pod(numbered: tuple[int, Standing]) -> None:
         nonlocal done
         number, pod = numbered
         metadata = {"name": f"standing-{number:06d}", "annotations": RUNS_ON}
@@ -149,7 +149,7 @@ async def create_bound_pods(
         done += 1
         progress(done)
 
-    await run_concurrently(enumerate(pods), one)
+    await run_concurrently(enumerate(pods), create_pod)
 
 
 async def run_concurrently(items: Iterable[T], act: Callable[[T], Awaitable[Any]], in_flight: int = IN_FLIGHT) -> None:

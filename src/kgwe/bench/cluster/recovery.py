@@ -127,7 +127,7 @@ class Dying:
         for name in self._gangs:
             await self._submit(name)
         for name in self._gangs:
-            await ground.until(f"{name} to run", functools.partial(self._is_running, name, ""))
+            await ground.wait_until(f"{name} to run", functools.partial(self._is_running, name, ""))
         plans, recovered, moved, leaves = [], [], [], []
         for number in range(self._options.faults):
             name = self._rng.choice(self._gangs)
@@ -141,7 +141,7 @@ class Dying:
             recovered.append(recovered_s)
             plans += [plan_s] if plan_s is not None else []
             await faults.clear(ground.client, lost)
-            await ground.until(f"{lost} to be ready", functools.partial(self._is_ready, lost))
+            await ground.wait_until(f"{lost} to be ready", functools.partial(self._is_ready, lost))
         return {
             **_spread("plan", plans),
             **_spread("recovered", recovered),
@@ -164,7 +164,7 @@ class Dying:
         tail.read()
         await faults.node_down(ground.client, lost)
         known = self._seen.lost_at(lost)
-        await ground.until(f"{name} to run again", lambda: self._is_running(name, lost), poll_s=_POLL_S)
+        await ground.wait_until(f"{name} to run again", lambda: self._is_running(name, lost), poll_s=_POLL_S)
         recovered_s = self._seen.running_at(name) - known
         plans = [
             entry.answered.timestamp()
@@ -231,13 +231,13 @@ class Replicas:
     async def start(self) -> None:
         for name in self._names:
             await self.start_replica(name)
-        await self._bed.until("a replica to become the leader", lambda: scheduler.is_listening(self._port))
+        await self._bed.wait_until("a replica to become the leader", lambda: scheduler.is_listening(self._port))
 
     async def start_replica(self, name: str) -> None:
         """Start a replica, and wait until it is the leader or on standby."""
         probe = self._probes[name]
         await asyncio.to_thread(scheduler.start, self._bed.cluster, self._port, name=name, probe_port=probe)
-        await self._bed.until(f"{name} to be ready", lambda: self._is_leader_ready(name, ("200", "standby")))
+        await self._bed.wait_until(f"{name} to be ready", lambda: self._is_leader_ready(name, ("200", "standby")))
 
     async def kill_leader(self) -> str:
         """Kill the leader and return its name."""
@@ -249,7 +249,7 @@ class Replicas:
 
     async def leads_again(self) -> float:
         """Wait until another replica is the leader, and return the time."""
-        await self._bed.until(
+        await self._bed.wait_until(
             "the other replica to become the leader", lambda: scheduler.is_listening(self._port), poll_s=_POLL_S
         )
         return time.time()
@@ -274,7 +274,7 @@ async def _fail_over(ground: Bed, seen: Sightings, replicas: Replicas, kills: in
         name, began = f"after-{number}", time.time()
         await ground.client.create(resources.POD, _build_pod(name), bed.NAMESPACE)
         acting.append(await replicas.leads_again() - began)
-        await ground.until(f"{name} to be bound", functools.partial(_is_bound, seen, name), poll_s=_POLL_S)
+        await ground.wait_until(f"{name} to be bound", functools.partial(_is_bound, seen, name), poll_s=_POLL_S)
         bound.append(seen.bound_at(name) - began)
         await replicas.start_replica(dead)
     return {**_spread("failover", acting), **_spread("bound_after_kill", bound)}

@@ -105,19 +105,19 @@ class Restart:
     async def _await_first_decision(self, tail: AuditTail, wanted: Callable[[Entry], bool]) -> Entry:
         found: list[Entry] = []
 
-        async def seen() -> bool:
+        async def is_decided() -> bool:
             found.extend(entry for entry in tail.read() if entry.succeeded and wanted(entry))
             return bool(found)
 
-        await self._bed.until("the first decision", seen, poll_s=_POLL_S)
+        await self._bed.wait_until("the first decision", is_decided, poll_s=_POLL_S)
         return found[0]
 
     async def _await_all_bound(self) -> None:
-        async def bound() -> bool:
+        async def is_bound() -> bool:
             pods = await self._bed.client.list(resources.POD, bed.NAMESPACE)
             return all(pod.spec.nodeName for pod in pods)
 
-        await self._bed.until("the gang to be bound", bound)
+        await self._bed.wait_until("the gang to be bound", is_bound)
 
 
 def _is_seat(entry: Entry) -> bool:

@@ -127,7 +127,7 @@ def list_objects(scenario: Scenario, size: Size) -> list[Piece]:
     """Return all objects to submit, in order."""
     if scenario in _ONE_BY_ONE:
         return [Piece(work_name(index), size.gpus) for index in range(size.pods)]
-    return list(_members([_gang(scenario, size, number) for number in range(size.gangs)]))
+    return list(_list_members([_build_gang(scenario, size, number) for number in range(size.gangs)]))
 
 
 def warm_up(scenario: Scenario, count: int) -> list[Piece]:
@@ -137,7 +137,7 @@ def warm_up(scenario: Scenario, count: int) -> list[Piece]:
     gangs = [
         (Gang(f"warm-up-{number:04d}", min(4, count - first)), 1) for number, first in enumerate(range(0, count, 4))
     ]
-    return list(_members(gangs))
+    return list(_list_members(gangs))
 
 
 _WISHES: Final[Mapping[Scenario, Mapping[str, str]]] = {
@@ -147,14 +147,14 @@ _WISHES: Final[Mapping[Scenario, Mapping[str, str]]] = {
 }
 
 
-def _gang(scenario: Scenario, size: Size, number: int) -> tuple[Gang, int]:
+def _build_gang(scenario: Scenario, size: Size, number: int) -> tuple[Gang, int]:
     """Return the members of a gang, each with its GPUs."""
     half = 2 if scenario is Scenario.FRAGMENTED and number % 2 else 1
     pods = max(1, size.gang_size // half)
     return Gang(f"gang-{number:04d}", pods, **_WISHES.get(scenario, {})), max(1, size.gpus // half)
 
 
-def _members(gangs: Sequence[tuple[Gang, int]]) -> Iterator[Piece]:
+def _list_members(gangs: Sequence[tuple[Gang, int]]) -> Iterator[Piece]:
     index = 0
     for gang, gpus in gangs:
         for _ in range(gang.pods):

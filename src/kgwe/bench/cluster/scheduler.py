@@ -33,13 +33,13 @@ def free_port(cluster: str) -> int:
 
 def build_configuration(cluster: str, port: int) -> str:
     """Return a kube-scheduler configuration that calls KGWE on the port. The cluster need not run yet."""
-    return extender.configuration(LocalCluster(cluster), port)
+    return extender.build_configuration(LocalCluster(cluster), port)
 
 
 async def install(client: KubeClient) -> None:
     """Install the CRDs and RBAC rules."""
     await definitions.install(client)
-    await manifests.apply_manifest(client, manifests.load_manifests(assets.path("deploy/rbac.yaml")))
+    await manifests.apply_manifest(client, manifests.load_manifests(assets.find_asset("deploy/rbac.yaml")))
 
 
 def start(
@@ -60,7 +60,7 @@ def start(
     flags = [word for flag, each in addresses.items() for word in (flag, f"{ports.LOOPBACK}:{each}")]
     profiler = () if profile is None else ("-m", "cProfile", "-o", str(profile.resolve()))
     argv = [sys.executable, *profiler, "-m", "kgwe.cli", "scheduler", *flags]
-    certificates = extender.environment(cluster) if tls else {}
+    certificates = extender.build_environment(cluster) if tls else {}
     return cluster.start_sidecar(name, argv, env={"KUBECONFIG": str(kubeconfig), **certificates, **_COMPILED})
 
 

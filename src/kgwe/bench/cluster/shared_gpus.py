@@ -133,13 +133,13 @@ class Usage:
 
     def usable_gpus(self) -> float:
         """Return the free GPUs that the smallest pods of the node's kind can still use."""
-        return sum(self._usable(node) for node in self._nodes.values())
+        return sum(self._usable_gpus(node) for node in self._nodes.values())
 
     def stranded_gpus(self) -> float:
         """Return the free GPUs without enough CPU for any pod."""
         return sum(self._gpu.values()) - self.usable_gpus()
 
-    def _usable(self, node: SharedNode) -> float:
+    def _usable_gpus(self, node: SharedNode) -> float:
         kind = [pod for pod in self._pods if pod.pieces == node.pieces]
         if not kind:
             return 0.0
@@ -178,8 +178,8 @@ class _Bench:
         await self.client.apply(resources.NAMESPACE, {"metadata": {"name": NAMESPACE}})
         for node in self.nodes:
             await self.client.create(resources.NODE, _node_body(node))
-        await self.until("all nodes ready", self._nodes_ready)
-        await self.until("the service account", self._account_exists)
+        await self.wait_until("all nodes ready", self._nodes_ready)
+        await self.wait_until("the service account", self._account_exists)
 
     async def _nodes_ready(self) -> bool:
         nodes = await self.client.list(resources.NODE)
@@ -196,14 +196,14 @@ class _Bench:
         """Place all pods with this strategy on empty nodes, and delete the pods afterwards."""
         config = {"metadata": {"name": "default"}, "spec": {"strategy": strategy}}
         await self.client.apply(resources.SCHEDULER_CONFIG, config)
-        await self.until(f"strategy {strategy} to be in use", self._config_is_used)
+        await self.wait_until(f"strategy {strategy} to be in use", self._config_is_used)
         half = len(self.pods) // 2
         await self._submit(self.pods[:half])
         halfway = await self._await_settled(half, strategy)
         await self._submit(self.pods[half:])
         usage = await self._await_settled(len(self.pods), strategy)
         await self.client.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods", body={"gracePeriodSeconds": 0})
-        await self.until("the pods to be deleted", self._is_empty)
+        await self.wait_until("the pods to be deleted", self._is_empty)
         return Packed(
             usage.placed,
             round(usage.used_gpus(), 2),
@@ -237,7 +237,7 @@ class _Bench:
             answered = all(pod.spec.nodeName or _is_refused(pod) for pod in pods)
             return answered and len(pods) == count and time.monotonic() - since > _QUIET_S
 
-        await self.until("all pods to be placed or refused", is_settled)
+        await self.wait_until("all pods to be placed or refused", is_settled)
         usage = Usage(self.nodes, self.pods)
         of_name = {pod.name: pod for pod in self.pods}
         for pod in pods:
@@ -245,7 +245,7 @@ class _Bench:
                 usage.add(of_name[pod.metadata.name], pod.spec.nodeName)
         return usage
 
-    async def until(self, what: str, done: Callable[[], Any]) -> None:
+    async def wait_until(self, what: str, done: Callable[[], Any]) -> None:
         deadline = time.monotonic() + self.options.timeout_s
         while not await done():
             if time.monotonic() > deadline:
@@ -281,7 +281,7 @@ async def _measure(cluster: LocalCluster, port: int, options: Options, step: Ste
         bench = _Bench(client, step, options)
         await bench.prepare()
         scheduler.start(cluster, port)
-        await bench.until("KGWE to become the leader", lambda: scheduler.is_listening(port))
+        await bench.wait_until("KGWE to become the leader", lambda: scheduler.is_listening(port))
         packed = {strategy: await bench.pack(strategy) for strategy in options.strategies}
     return {
         "pods": len(bench.pods),

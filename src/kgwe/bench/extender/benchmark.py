@@ -89,7 +89,9 @@ class Options:
             if getattr(self, name) < least:
                 raise errors.Permanent(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least {least}")
         # Each recorded pod reserves GPUs, and the gang needs room besides them.
-        room = round(self.nodes * _GPUS_PER_NODE * (1 - self.taken)) - sum(piece.gpus for piece in _pieces(self.pods))
+        room = round(self.nodes * _GPUS_PER_NODE * (1 - self.taken)) - sum(
+            piece.gpus for piece in _build_pieces(self.pods)
+        )
         if self.gang_size > room:
             raise errors.Permanent(f"--gang-size {self.gang_size}: besides the pods there is room for {max(0, room)}")
 
@@ -103,7 +105,7 @@ def run(options: Options, progress: Progress) -> report.Report:
     name = clusters.name_of("extender")
     port = scheduler.free_port(name)
     files = extender.client_files(LocalCluster(name).layout.certificates) if options.tls else None
-    config = capture.configuration(extender.url(port, tls=options.tls), options.percentage, files)
+    config = capture.build_configuration(extender.url(port, tls=options.tls), options.percentage, files)
     with (
         clusters.private_cluster(name, found, progress, scheduler_config=config) as cluster,
         progress.step(f"Replaying calls about pods on {options.nodes} nodes") as step,
@@ -136,7 +138,7 @@ async def _measure(cluster: LocalCluster, port: int, options: Options, step: Ste
         return await Asking(ground, port, payloads, options).run()
 
 
-def _pieces(count: int) -> list[Piece]:
+def _build_pieces(count: int) -> list[Piece]:
     return [Piece(work_name(index), _SIZES[index % len(_SIZES)]) for index in range(count)]
 
 
@@ -147,14 +149,14 @@ async def _record_calls(ground: Bed, port: int, options: Options) -> list[Payloa
     tls = http.ReloadingContext(files) if options.tls else None
     found: list[Payload] = []
 
-    async def enough() -> bool:
+    async def has_enough() -> bool:
         found[:] = recorder.payloads()
         ground.step.update(f"recorded the calls about {len(found)} of {count} pods")
         return len(found) >= count
 
     async with http.serving(recorder, http.Address(LOOPBACK, port), tls=tls, limits=http.Limits(body=calls.LARGEST)):
-        await load.submit(ground.client, Load(Scenario.FILL, Phase.KGWE), _pieces(count), bed.NAMESPACE, {})
-        await ground.until("kube-scheduler to call about each pod", enough)
+        await load.submit(ground.client, Load(Scenario.FILL, Phase.KGWE), _build_pieces(count), bed.NAMESPACE, {})
+        await ground.wait_until("kube-scheduler to call about each pod", has_enough)
     return found
 
 
@@ -166,7 +168,7 @@ class Server:
     process: ProcessRecord | None
 
     def cpu_s(self) -> float:
-        used = processes.usage(self.process) if self.process else None
+        used = processes.read_usage(self.process) if self.process else None
         return used.cpu_s if used else 0.0
 
 
@@ -214,7 +216,7 @@ class Asking:
         argv += [str(self._certificates.directory)] if self._tls else []
         process = ground.cluster.start_sidecar(name, argv)
         try:
-            await ground.until(f"{name} to listen", lambda: scheduler.is_listening(port))
+            await ground.wait_until(f"{name} to listen", lambda: scheduler.is_listening(port))
             yield Server(port, process)
         finally:
             processes.terminate([process], grace_s=5.0)
@@ -262,7 +264,7 @@ class Asking:
         async with Verdict(ground.client, bed.WARM_UP_NAMESPACE) as verdict:
             ground.step.update(f"creating {gang.pods} pods of a gang")
             await self._submit(gang, gpus=_GPUS_PER_NODE)
-            await ground.until("KGWE to refuse the gang", verdict.spoken)
+            await ground.wait_until("KGWE to refuse the gang", verdict.is_known)
         began, planning_s = time.monotonic(), await self._read_planning_s()
         async with _run_meanwhile(replace()):
             await self._send_calls(self._port, self._payloads, spent, range(self._options.calls))
@@ -294,7 +296,7 @@ class Asking:
         async with _run_meanwhile(self._send_calls(port, self._payloads, spent, turns), stop.set):
             began, planning_s = time.monotonic(), await self._read_planning_s()
             await self._submit(gang, gpus=1)
-            await ground.until("each pod of the gang to have a seat", all_seated)
+            await ground.wait_until("each pod of the gang to have a seat", all_seated)
             landed_s, planning_s = time.monotonic() - began, await self._read_planning_s() - planning_s
         found = {f"{name}_s": round(landed_s, 2), f"{name}_read_planning_s": round(planning_s, 3)}
         return {**_to_metrics(f"{name}_", spent), **found}

@@ -65,7 +65,7 @@ class Recorder:
                 yield Payload(filtering, self._calls["/prioritize"][pod])
 
 
-def configuration(url: str, percentage: int, tls: scheduler_config.ClientFiles | None = None) -> str:
+def build_configuration(url: str, percentage: int, tls: scheduler_config.ClientFiles | None = None) -> str:
     """Return a kube-scheduler configuration that calls `url` for each GPU pod, with this percentage of nodes (0:
     default).
     """

@@ -103,7 +103,7 @@ def run(options: Options, progress: Progress) -> report.Report:
                 found = _short_streams(options, model, (number, ALL_MIXES.index(mix)), mix)
                 for name, rates in found.items():
                     short[name] += rates
-    metrics = {**summarize(cells), **_optimum(short), "decision_us": _decision_us(clock)}
+    metrics = {**summarize(cells), **_summarize_optimum(short), "decision_us": _decision_us(clock)}
     metrics["wall_s"] = round(time.monotonic() - began, 1)
     params = {**asdict(options), "warm_up": options.warm_up, "short_fleets": _SHORT, "short_load": _SHORT_LOAD}
     return report.Report("mig", params, metrics, machine)
@@ -121,8 +121,8 @@ def summarize(cells: Iterable[Cell]) -> dict[str, Any]:
     for cell in cells:
         per_seed[cell.seed].append(cell)
     return {
-        "acceptance": _rates(cells),
-        "accepted_slices": _rates(cells, slices=True),
+        "acceptance": _summarize_rates(cells),
+        "accepted_slices": _summarize_rates(cells, slices=True),
         "by_model": _group_cells(cells, lambda cell: cell.model),
         "by_mix": _group_cells(cells, lambda cell: cell.mix),
         "by_load": _group_cells(cells, lambda cell: str(cell.load)),
@@ -138,11 +138,11 @@ def summarize(cells: Iterable[Cell]) -> dict[str, Any]:
 
 def _compute_margin(cells: Iterable[Cell]) -> float:
     """Return KGWE's rate minus the best rate of the others."""
-    rates = _rates(cells, digits=9)
+    rates = _summarize_rates(cells, digits=9)
     return rates[OURS] - max((rate for policy, rate in rates.items() if policy != OURS), default=0.0)
 
 
-def _rates(cells: Iterable[Cell], *, slices: bool = False, digits: int = 4) -> dict[str, float]:
+def _summarize_rates(cells: Iterable[Cell], *, slices: bool = False, digits: int = 4) -> dict[str, float]:
     served: dict[str, int] = defaultdict(int)
     asked: dict[str, int] = defaultdict(int)
     for cell in cells:
@@ -157,10 +157,10 @@ def _group_cells(
     groups = defaultdict(list)
     for cell in cells:
         groups[key(cell)].append(cell)
-    return {name: _rates(group, slices=slices) for name, group in groups.items()}
+    return {name: _summarize_rates(group, slices=slices) for name, group in groups.items()}
 
 
-def _optimum(short: Mapping[str, list[float]]) -> dict[str, Any]:
+def _summarize_optimum(short: Mapping[str, list[float]]) -> dict[str, Any]:
     if not short:
         return {"optimum": None}
     means = {name: statistics.fmean(rates) for name, rates in short.items()}
@@ -194,7 +194,7 @@ def _long_streams(options: Options, model: str, key: tuple[int, int], mix: str, 
 def _short_streams(options: Options, model: str, key: tuple[int, int], mix: str) -> dict[str, list[float]]:
     """Return the served fraction of each short stream, by policy and by optimum."""
     atlas = _build_atlas(model)
-    named = streams.named(atlas, streams.MIXES[mix])
+    named = streams.name_profiles(atlas, streams.MIXES[mix])
     rates: dict[str, list[float]] = defaultdict(list)
     for cards, length in _SHORT.items():
         for number in range(options.short):
@@ -211,7 +211,7 @@ def _short_streams(options: Options, model: str, key: tuple[int, int], mix: str)
 
 
 def _draw(options: Options, atlas: LayoutGraph, key: tuple[int, ...], mix: str, load: float) -> list[Request]:
-    named = streams.named(atlas, streams.MIXES[mix])
+    named = streams.name_profiles(atlas, streams.MIXES[mix])
     rng = np.random.default_rng([options.seed, 1, *key])
     return streams.draw(atlas, named, cards=options.cards, load=load, requests=options.requests, rng=rng)
 
@@ -219,7 +219,7 @@ def _draw(options: Options, atlas: LayoutGraph, key: tuple[int, ...], mix: str, 
 def _replay_all(
     atlas: LayoutGraph, mix: str, requests: list[Request], cards: int, *, clock: Clock | None = None, warm_up: int = 0
 ) -> dict[str, Outcome]:
-    named = streams.named(atlas, streams.MIXES[mix])
+    named = streams.name_profiles(atlas, streams.MIXES[mix])
     found = {}
     for name, make in policies.POLICIES.items():
         policy = make(atlas, named, cards)

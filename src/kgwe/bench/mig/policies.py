@@ -33,7 +33,7 @@ class Policy(Protocol):
         """Return (GPU, placement in the graph) for a profile number, or None if there is no free slot."""
         ...
 
-    def released(self, card: int, place: int) -> None:
+    def on_release(self, card: int, place: int) -> None:
         """Record that a slice ended; the `states` of the next call show it too."""
         ...
 
@@ -49,7 +49,7 @@ class Kgwe:
         slot = self._table.choose_slot(states, self._atlas.profiles[profile].name)
         return None if isinstance(slot, slots.SlotRefusal) else (slot.gpu, self._numbers[slot.placement])
 
-    def released(self, card: int, place: int) -> None:
+    def on_release(self, card: int, place: int) -> None:
         pass
 
 
@@ -63,7 +63,7 @@ class FirstFit:
         card = int((places != layout_graph.NONE).argmax())
         return None if places[card] == layout_graph.NONE else (card, int(places[card]))
 
-    def released(self, card: int, place: int) -> None:
+    def on_release(self, card: int, place: int) -> None:
         pass
 
 
@@ -79,7 +79,7 @@ class MostFree:
         card = int(free.argmax())
         return None if free[card] < 0 else (card, int(places[card]))
 
-    def released(self, card: int, place: int) -> None:
+    def on_release(self, card: int, place: int) -> None:
         pass
 
 
@@ -102,7 +102,7 @@ class CountBased:
                 return card, next(place for _, place in self._has_spare(states[card : card + 1], profile, card))
         return None
 
-    def released(self, card: int, place: int) -> None:
+    def on_release(self, card: int, place: int) -> None:
         pass
 
     def _has_spare(self, states: NDArray[np.int64], profile: int, first: int = 0) -> list[tuple[int, int]]:

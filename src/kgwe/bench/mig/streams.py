@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
     asked_slices: int
 
 
-def named(atlas: LayoutGraph, mix: Mapping[str, float]) -> dict[str, float]:
+def name_profiles(atlas: LayoutGraph, mix: Mapping[str, float]) -> dict[str, float]:
     """Return the mix with a model's profile names (`1g2`: 1g with twice the memory); sizes the model lacks are left
     out.
     """
@@ -76,7 +76,7 @@ def replay(atlas: LayoutGraph, policy: Policy, cards: int, requests: Sequence[Re
         while running and running[0][0] <= request.start:
             _, card, place = heapq.heappop(running)
             states[card] = atlas.without_place[states[card], place]
-            policy.released(card, place)
+            policy.on_release(card, place)
         found = policy.place(states, request.profile)
         slices = atlas.profiles[request.profile].compute
         if found is not None:

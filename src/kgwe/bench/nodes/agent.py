@@ -84,16 +84,16 @@ async def _prepare(cluster: LocalCluster) -> None:
 def _report(options: Options, machines: dict[str, dict[str, Any]], machine: report.Machine) -> report.Report:
     """Return the worst of all nodes under the plain names, and all numbers by node."""
     metrics: dict[str, Any] = {
-        name: _worst(machines, name) for name in ("cpu_share", "rss_mb", "update_bytes_per_hour")
+        name: _find_maximum(machines, name) for name in ("cpu_share", "rss_mb", "update_bytes_per_hour")
     }
     return report.Report("agent", dataclasses.asdict(options), {**metrics, "machines": machines}, machine)
 
 
-def _worst(machines: dict[str, dict[str, Any]], name: str) -> float | None:
+def _find_maximum(machines: dict[str, dict[str, Any]], name: str) -> float | None:
     return max((each[name] for each in machines.values() if each[name] is not None), default=None)
 
 
-def nodes() -> Iterator[tuple[str, FleetNode]]:
+def build_nodes() -> Iterator[tuple[str, FleetNode]]:
     """Return a node with eight whole GPUs, and one with eight GPUs of seven slices each."""
     known = {each.name: each for each in inventory.expand_fleet(models.load(_MODEL), _NODES)}
     yield "8 GPUs", known["h100-0000"]
@@ -109,7 +109,7 @@ def nodes() -> Iterator[tuple[str, FleetNode]]:
 
 def _measure_all(options: Options, cluster: LocalCluster | None, progress: Progress) -> dict[str, dict[str, Any]]:
     found = {}
-    for name, node in nodes():
+    for name, node in build_nodes():
         with (
             progress.step(f"Measuring {name}") as step,
             tempfile.TemporaryDirectory() as folder,
@@ -122,16 +122,16 @@ def _measure_all(options: Options, cluster: LocalCluster | None, progress: Progr
 def _measure(
     machine: AgentMachine, options: Options, cluster: LocalCluster | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    kubeconfig = agents.kubeconfig(cluster) if cluster else None
+    kubeconfig = agents.write_kubeconfig(cluster) if cluster else None
     pid = machine.start(kubeconfig).pid
     say("starting")
     _await_ready(machine)
     _wait(machine, options.warm_up, say, "warming up")
     before, began = _cpu_s(pid), time.monotonic()
-    counted = _counters(machine)
+    counted = _read_counters(machine)
     _wait(machine, options.seconds, say, "measuring")
     cpu_s, seconds = _cpu_s(pid) - before, time.monotonic() - began
-    written = _counters(machine) - counted
+    written = _read_counters(machine) - counted
     numbers: dict[str, Any] = {
         "cpu_share": round(cpu_s / seconds, 5),
         "rss_mb": scheduler.memory_mb(pid, "VmRSS"),
@@ -142,15 +142,15 @@ def _measure(
     machine.kill()
     if cluster is not None:
         say("heartbeats")
-        numbers |= _bytes(machine, cluster, written, seconds)
+        numbers |= _measure_bytes(machine, cluster, written, seconds)
     return numbers
 
 
-def _bytes(machine: AgentMachine, cluster: LocalCluster, written: Written, seconds: float) -> dict[str, Any]:
-    machine.start(agents.kubeconfig(cluster), heartbeat_interval_seconds=str(_HEARTBEAT_S))
+def _measure_bytes(machine: AgentMachine, cluster: LocalCluster, written: Written, seconds: float) -> dict[str, Any]:
+    machine.start(agents.write_kubeconfig(cluster), heartbeat_interval_seconds=str(_HEARTBEAT_S))
     _await_ready(machine)
     deadline = time.monotonic() + _START_S
-    while (beats := _counters(machine)).heartbeats < 2 and time.monotonic() < deadline:  # noqa: PLR2004 - one may be odd
+    while (beats := _read_counters(machine)).heartbeats < 2 and time.monotonic() < deadline:  # noqa: PLR2004 - one may be odd
         time.sleep(_HEARTBEAT_S / 2)
     machine.kill()
     if not beats.heartbeats:
@@ -198,7 +198,7 @@ def read_counters(text: str) -> Written:
     return Written(*found["heartbeat"], *found["other"])
 
 
-def _counters(machine: AgentMachine) -> Written:
+def _read_counters(machine: AgentMachine) -> Written:
     return read_counters(_scrape(machine))
 
 

@@ -70,7 +70,7 @@ def run(options: Options, progress: Progress) -> report.Report:
 
 def summarize(results: Mapping[str, Sequence[informer_probe.Result]]) -> dict[str, Any]:
     """Return the informer's numbers under plain names, and all numbers by method; medians over all lists."""
-    ways = {way: _numbers(each) for way, each in results.items()}
+    ways = {way: _summarize_results(each) for way, each in results.items()}
     mine, baseline = ways[informer_probe.INFORMER], ways[informer_probe.LIGHTKUBE]
     return {
         **mine,
@@ -83,7 +83,7 @@ def summarize(results: Mapping[str, Sequence[informer_probe.Result]]) -> dict[st
     }
 
 
-def _numbers(results: Sequence[informer_probe.Result]) -> dict[str, Any]:
+def _summarize_results(results: Sequence[informer_probe.Result]) -> dict[str, Any]:
     pods = results[0].pods
     walls = [seconds / pods * 1e6 for result in results for seconds in result.wall_s]
     cpus = [seconds / pods * 1e6 for result in results for seconds in result.cpu_s]
@@ -102,7 +102,7 @@ def _numbers(results: Sequence[informer_probe.Result]) -> dict[str, Any]:
 # --- pods ----------------------------------------------------------------------------------------------
 
 
-def pod(index: int) -> dict[str, Any]:
+def build_pod(index: int) -> dict[str, Any]:
     """Return a training pod as an operator would create it; the API server adds as much again."""
     job = f"train-{index // 64}"
     labels = {
@@ -144,7 +144,7 @@ async def create_pods(
 
     async def create(index: int) -> None:
         nonlocal done
-        await client.create(resources.POD, pod(index), namespace)
+        await client.create(resources.POD, build_pod(index), namespace)
         done += 1
         if done % 250 == 0:
             progress(done)

@@ -90,8 +90,8 @@ def _measure(options: Options, nodes: int, step: Step) -> dict[str, Any]:
     for _, request in fleets.MIX:
         engine.decide(request)
     prepared = time.perf_counter() - started
-    churn(engine, running, fleets.draw_requests(options.decisions // 10, rng), rng)
-    times, cpu_s, refused = churn(engine, running, fleets.draw_requests(options.decisions, rng), rng)
+    run_churn(engine, running, fleets.draw_requests(options.decisions // 10, rng), rng)
+    times, cpu_s, refused = run_churn(engine, running, fleets.draw_requests(options.decisions, rng), rng)
     spent = np.array(times) / 1e3
     mean_us = float(np.median([part.mean() for part in np.array_split(spent, min(_ROUNDS, len(spent)))]))
     rss_mb = _rss_mb()
@@ -112,7 +112,7 @@ def _measure(options: Options, nodes: int, step: Step) -> dict[str, Any]:
     }
 
 
-def churn(
+def run_churn(
     engine: Engine, running: list[Callable[[], None]], requests: Sequence[Request], rng: np.random.Generator
 ) -> tuple[list[int], float, int]:
     """Return the nanoseconds of each arrival, the CPU seconds of all steps, and the number of refusals."""

@@ -1,4 +1,4 @@
-"""How many leaves gangs span on a cluster that is taken in part, beside other rules and a bound.
+"""The leaves that gangs span on a partly used cluster, compared with other rules and a lower bound.
 
 The scenario is that of `kgwe bench cluster --scenario fragmented`, without a cluster: 500 nodes of 8 GPUs in leaves of
 16, four leaves to a spine, 45 % taken at random, 20 gangs of 12 pods of 8 GPUs and 20 of 6 of 4, which would rather be
@@ -11,7 +11,7 @@ gang is known before its turn.
     whole_gangs           gangs that were placed; mean over the seeds
     placed_gpus           GPUs of the gangs that were placed; mean over the seeds
     most_gangs            no fewer than any order and arrangement can place (`count_most`); mean over the seeds
-    missed                goals that are not reached (`misses`)
+    missed                goals that are not reached (`list_misses`)
     bound                 no arrangement of the placed gangs has fewer leaves (`kgwe.bench.cluster.measure.locality`)
     plan_ms               CPU time of a plan, refusals among them, and its share of the joint plan
     joint_ms              CPU time of the joint plan of all gangs
@@ -143,7 +143,7 @@ def run(options: Options, progress: Progress) -> report.Report:
             with progress.step(cell.name):
                 found[cell] = summarise(list(spread(functools.partial(compare, cell), seeds)))
     missed = [
-        goal for number, (cell, each) in enumerate(found.items()) for goal in misses(cell, each, first=not number)
+        goal for number, (cell, each) in enumerate(found.items()) for goal in list_misses(cell, each, first=not number)
     ]
     metrics = {
         **found[cells[0]],
@@ -153,8 +153,8 @@ def run(options: Options, progress: Progress) -> report.Report:
     return report.Report("fragmented", dataclasses.asdict(options), metrics, machine)
 
 
-def misses(cell: Cell, numbers: dict[str, Any], *, first: bool = False) -> Iterator[str]:
-    """Where best fit does better on average, and what the scenario, which comes first, does not reach."""
+def list_misses(cell: Cell, numbers: dict[str, Any], *, first: bool = False) -> Iterator[str]:
+    """Yield the measures in which best fit is better, and the goals that the first scenario misses."""
     if numbers["mean_leaves"] > numbers["best_fit_mean_leaves"]:
         yield f"{cell.name}: more leaves than best fit"
     if numbers["whole_gangs"] < numbers["best_fit_whole_gangs"]:
@@ -168,26 +168,26 @@ def misses(cell: Cell, numbers: dict[str, Any], *, first: bool = False) -> Itera
 def summarise(runs: Sequence[dict[str, Run]]) -> dict[str, Any]:
     ours = [each[OURS] for each in runs]
     found: dict[str, Any] = {
-        "mean_leaves": _mean(each.mean for each in ours),
-        "bound": _mean(each.bound for each in ours),
-        "worse_than_best_fit": _mean(each[OURS].mean > each["best_fit"].mean for each in runs),
+        "mean_leaves": _average(each.mean for each in ours),
+        "bound": _average(each.bound for each in ours),
+        "worse_than_best_fit": _average(each[OURS].mean > each["best_fit"].mean for each in runs),
         "max_leaves": max(max(each.spans, default=0) for each in ours),
-        "whole_gangs": _mean(len(each.spans) for each in ours),
-        "most_gangs": _mean(each.most_gangs for each in ours),
-        "placed_gpus": _mean(each.gpus for each in ours),
+        "whole_gangs": _average(len(each.spans) for each in ours),
+        "most_gangs": _average(each.most_gangs for each in ours),
+        "placed_gpus": _average(each.gpus for each in ours),
         "plan_ms": round(1000 * sum(sum(each.plan_s) for each in ours) / sum(len(each.plan_s) for each in ours), 4),
     }
-    found["joint_ms"] = _mean(1000 * each.joint_s for each in ours)
+    found["joint_ms"] = _average(1000 * each.joint_s for each in ours)
     for rule in (ONE_BY_ONE, *RULES):
         theirs = [each[rule] for each in runs]
-        found[f"{rule}_mean_leaves"] = _mean(each.mean for each in theirs)
+        found[f"{rule}_mean_leaves"] = _average(each.mean for each in theirs)
         found[f"{rule}_max_leaves"] = max(max(each.spans, default=0) for each in theirs)
-        found[f"{rule}_whole_gangs"] = _mean(len(each.spans) for each in theirs)
-        found[f"{rule}_placed_gpus"] = _mean(each.gpus for each in theirs)
+        found[f"{rule}_whole_gangs"] = _average(len(each.spans) for each in theirs)
+        found[f"{rule}_placed_gpus"] = _average(each.gpus for each in theirs)
     return found
 
 
-def _mean(values: Iterator[Any]) -> float:
+def _average(values: Iterator[Any]) -> float:
     return round(statistics.fmean(values), 4)
 
 
@@ -215,8 +215,8 @@ class Site:
         for standing in scenarios.list_running_pods(Scenario.FRAGMENTED, size, offered, seed):
             self.free[standing.node] -= standing.gpus
         self._per_leaf = size.leaf
-        self.tree = _tree(tuple(self.names), size.leaf)
-        self.snapshot = Snapshot.from_nodes(Node(name, _shape(), 224_000, 2 * 2**40) for name in self.names)
+        self.tree = _build_tree(tuple(self.names), size.leaf)
+        self.snapshot = Snapshot.from_nodes(Node(name, _build_shape(), 224_000, 2 * 2**40) for name in self.names)
         for number, name in enumerate(self.names):
             if held := _CARDS - self.free[name]:
                 self.snapshot.commit(Grant(number, gpus=(1 << held) - 1))
@@ -314,12 +314,12 @@ class _Timed(FleetPlanner):
 
 
 @functools.cache
-def _shape() -> Shape:
+def _build_shape() -> Shape:
     return fleets.shape_of(models.load(_FLEET).pools[0].machine)
 
 
 @functools.cache
-def _tree(names: tuple[str, ...], leaf: int) -> Tree:
-    """As plain nodes of a cluster tell it: where they are, not how fast."""
+def _build_tree(names: tuple[str, ...], leaf: int) -> Tree:
+    """Return the tree that the labels of plain nodes give: positions without bandwidths."""
     paths = [(f"leaf-{i // leaf:04d}", f"spine-{i // leaf // _LEAVES_PER_SPINE:04d}") for i in range(len(names))]
     return domains.build_tree([domains.Place(name, path) for name, path in zip(names, paths, strict=True)], _LEVELS)

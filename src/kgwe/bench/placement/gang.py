@@ -68,7 +68,7 @@ class Site:
     """Node -> its domains, nearest first."""
 
 
-def site(shape: Shape, levels: Sequence[tuple[str, int]], nodes: int) -> Site:
+def build_site(shape: Shape, levels: Sequence[tuple[str, int]], nodes: int) -> Site:
     """Return nodes in a tree. `levels` has the name and nodes per domain, nearest first. Leaves are oversubscribed by
     two.
     """
@@ -99,17 +99,17 @@ def is_correct(metrics: dict[str, Any]) -> bool:
 # --- scenarios ------------------------------------------------------------------------------------------
 
 
-def _tree(shape: Shape, options: Options) -> dict[str, Any]:
-    where = site(shape, (("rack", 2), ("block", 16), ("zone", 128)), 512)
+def _measure_tree(shape: Shape, options: Options) -> dict[str, Any]:
+    where = build_site(shape, (("rack", 2), ("block", 16), ("zone", 128)), 512)
     gang = GangRequest.uniform(_PAIR, 512, preferred="rack")
-    first_s, plan = _time_plan(lambda: planned(where, gang))
-    spent = [_time_plan(lambda: planned(where, gang))[0] for _ in range(options.repeat)]
+    first_s, plan = _time_plan(lambda: plan_gang(where, gang))
+    spent = [_time_plan(lambda: plan_gang(where, gang))[0] for _ in range(options.repeat)]
     naive = [_time_plan(lambda: naive_plan(where, _PAIR, 512))[0] for _ in range(max(1, options.repeat // 2))]
     racks = {where.paths[where.snapshot.index[node]][0] for node in plan.nodes}
     return {
-        "plan_s": _median(spent),
+        "plan_s": _round_median(spent),
         "plan_first_s": round(first_s, 4),
-        "naive_plan_s": _median(naive),
+        "naive_plan_s": _round_median(naive),
         "plan_level": plan.level,
         "plan_racks": len(racks),
         "plan_gb_per_s": round(plan.ring.gb_per_s, 1),
@@ -118,7 +118,7 @@ def _tree(shape: Shape, options: Options) -> dict[str, Any]:
 
 def _fill(shape: Shape, options: Options) -> dict[str, Any]:
     gangs, pods, leaf = 50, 8, 10
-    where = site(shape, (("leaf", leaf), ("spine", 10 * leaf)), 500)
+    where = build_site(shape, (("leaf", leaf), ("spine", 10 * leaf)), 500)
     planner = GangPlanner(Fitter(where.snapshot), where.tree)
     gang = GangRequest.uniform(WHOLE, pods, preferred="leaf")
     spent, leaves, unplaced = [], [], 0
@@ -137,14 +137,14 @@ def _fill(shape: Shape, options: Options) -> dict[str, Any]:
         "ideal_one_leaf_share": min(1.0, room / gangs),
         "mean_leaves": round(statistics.fmean(leaves), 3) if leaves else None,
         "unplaced": unplaced,
-        "fill_plan_s": _median(spent),
+        "fill_plan_s": _round_median(spent),
         "naive_one_leaf_share": round(sum(n == 1 for n in scattered) / gangs, 4),
         "naive_mean_leaves": round(statistics.fmean(scattered), 3),
     }
 
 
-def _impossible(shape: Shape, options: Options) -> dict[str, Any]:
-    where = site(shape, (("leaf", 10), ("spine", 100)), 500)
+def _measure_impossible(shape: Shape, options: Options) -> dict[str, Any]:
+    where = build_site(shape, (("leaf", 10), ("spine", 100)), 500)
     rng = np.random.default_rng(options.seed)
     taken = np.sort(rng.permutation(500)[:490]).tolist()
     grants = [Grant(node, 64_000, 2**38, gpus=shape.all_gpus) for node in taken]
@@ -153,27 +153,27 @@ def _impossible(shape: Shape, options: Options) -> dict[str, Any]:
     pods = [Member(f"pod-{i}", WHOLE, grant) for i, grant in enumerate(grants)]
     jobs = Evictable([Running(f"job-{i // 8}", tuple(pods[i : i + 8])) for i in range(0, len(pods), 8)], now_s=3600.0)
     gang = GangRequest.uniform(WHOLE, 20, required="spine", priority=1, name="hero")
-    refusal = _refused(where, gang, jobs)
-    spent = [_time_plan(lambda: _refused(where, gang, jobs))[0] for _ in range(options.repeat)]
-    verdict = [_time_plan(lambda: _refused(where, gang))[0] for _ in range(options.repeat)]
+    refusal = _diagnose_gang(where, gang, jobs)
+    spent = [_time_plan(lambda: _diagnose_gang(where, gang, jobs))[0] for _ in range(options.repeat)]
+    verdict = [_time_plan(lambda: _diagnose_gang(where, gang))[0] for _ in range(options.repeat)]
     naive = [_time_plan(lambda: naive_plan(where, WHOLE, 20))[0] for _ in range(options.repeat)]
     return {
-        "impossible_s": _median(spent),
-        "impossible_without_evictions_s": _median(verdict),
-        "naive_impossible_s": _median(naive),
+        "impossible_s": _round_median(spent),
+        "impossible_without_evictions_s": _round_median(verdict),
+        "naive_impossible_s": _round_median(naive),
         "certificate": refusal.describe(),
         "changes": len(refusal.changes),
     }
 
 
-def _large(shape: Shape, options: Options) -> dict[str, Any]:
+def _measure_large(shape: Shape, options: Options) -> dict[str, Any]:
     where = half_taken(shape, 5_000, options.seed)
     gang = GangRequest.uniform(WHOLE, 1_000, preferred="leaf")
-    plan = planned(where, gang)
-    spent = [_time_plan(lambda: planned(where, gang))[0] for _ in range(options.repeat)]
+    plan = plan_gang(where, gang)
+    spent = [_time_plan(lambda: plan_gang(where, gang))[0] for _ in range(options.repeat)]
     naive = _time_plan(lambda: naive_plan(where, WHOLE, 1_000))[0]
     return {
-        "large_plan_s": _median(spent),
+        "large_plan_s": _round_median(spent),
         "naive_large_plan_s": round(naive, 4),
         "large_level": plan.level,
         "large_gb_per_s": round(plan.ring.gb_per_s, 1),
@@ -181,15 +181,15 @@ def _large(shape: Shape, options: Options) -> dict[str, Any]:
 
 
 _SCENARIOS: Final[dict[str, Callable[[Shape, Options], dict[str, Any]]]] = {
-    "512 pods on 512 nodes, rack preferred": _tree,
+    "512 pods on 512 nodes, rack preferred": _measure_tree,
     "50 gangs of 8 nodes on 500": _fill,
-    "an impossible gang": _impossible,
-    "1,000 pods on 5,000 nodes": _large,
+    "an impossible gang": _measure_impossible,
+    "1,000 pods on 5,000 nodes": _measure_large,
 }
 
 
 def half_taken(shape: Shape, nodes: int, seed: int) -> Site:
-    where = site(shape, (("leaf", 16), ("spine", 256), ("core", 2_048)), nodes)
+    where = build_site(shape, (("leaf", 16), ("spine", 256), ("core", 2_048)), nodes)
     taken = np.random.default_rng(seed).permutation(nodes)[: nodes // 2].tolist()
     where.snapshot.commit_all([Grant(node, 64_000, 2**38, gpus=shape.all_gpus) for node in taken])
     return where
@@ -198,14 +198,14 @@ def half_taken(shape: Shape, nodes: int, seed: int) -> Site:
 # --- measuring ------------------------------------------------------------------------------------------
 
 
-def planned(where: Site, gang: GangRequest) -> GangPlan:
+def plan_gang(where: Site, gang: GangRequest) -> GangPlan:
     plan = GangPlanner(Fitter(where.snapshot), where.tree).plan(gang)
     if isinstance(plan, Refusal):
         raise errors.InvariantBroken(f"a gang that fits was refused: {plan.message}")
     return plan
 
 
-def _refused(where: Site, gang: GangRequest, evictable: Evictable | None = None) -> Diagnosis:
+def _diagnose_gang(where: Site, gang: GangRequest, evictable: Evictable | None = None) -> Diagnosis:
     refusal = GangPlanner(Fitter(where.snapshot), where.tree).plan(gang, evictable=evictable)
     if isinstance(refusal, GangPlan) or not isinstance(refusal.detail, Diagnosis):
         raise errors.InvariantBroken("a gang that does not fit was placed")
@@ -218,7 +218,7 @@ def _time_plan(work: Callable[[], _Done]) -> tuple[float, _Done]:
     return time.perf_counter() - begun, done
 
 
-def _median(seconds: Sequence[float]) -> float:
+def _round_median(seconds: Sequence[float]) -> float:
     return round(statistics.median(seconds), 5)
 
 

@@ -1,4 +1,4 @@
-"""How the cost of a decision grows with the nodes of a fleet, the GPUs of a node, and the pods of a gang.
+"""The growth of the cost of a decision with the nodes of a fleet, the GPUs of a node, and the pods of a gang.
 
     pod_by_nodes   a pod of a mix on half-full fleets of mixed nodes with eight GPUs, as in `kgwe bench engine`
     pod_by_gpus    a pod of one GPU or of half a node, on 1,000 equal nodes with 1 to 16 GPUs, half full
@@ -83,18 +83,20 @@ def run(options: Options, progress: Progress) -> report.Report:
     _pod_by_gpus(dataclasses.replace(options, gpus_nodes=10, decisions=10), _WARM_UP_GPUS)
     # This runs first: another fleet would fill the cache of tables.
     with progress.step("pods by GPUs per node") as step:
-        metrics["pod_by_gpus"] = _curves(options.gpus, partial(_pod_by_gpus, options), step.update)
+        metrics["pod_by_gpus"] = _measure_curves(options.gpus, partial(_pod_by_gpus, options), step.update)
     with progress.step("pods by fleet size") as step:
-        metrics["pod_by_nodes"] = _curves(options.nodes, partial(_pod_by_nodes, options), step.update)
+        metrics["pod_by_nodes"] = _measure_curves(options.nodes, partial(_pod_by_nodes, options), step.update)
     with progress.step("gangs by fleet size") as step:
-        metrics["gang_by_nodes"] = _curves(options.gang_nodes, partial(_measure_gang, options, pods=_GANG), step.update)
+        metrics["gang_by_nodes"] = _measure_curves(
+            options.gang_nodes, partial(_measure_gang, options, pods=_GANG), step.update
+        )
     with progress.step("gangs by number of pods") as step:
         plan = partial(_measure_gang, options, options.gang_pods_nodes)
-        metrics["gang_by_pods"] = _curves(options.gang_pods, plan, step.update)
+        metrics["gang_by_pods"] = _measure_curves(options.gang_pods, plan, step.update)
     return report.Report("growth", dataclasses.asdict(options), metrics, machine)
 
 
-def panels(measured: report.Report) -> list[Panel]:
+def build_panels(measured: report.Report) -> list[Panel]:
     """Return the panels of the chart."""
     params = measured.params
     titles = {
@@ -109,7 +111,9 @@ def panels(measured: report.Report) -> list[Panel]:
     ]
 
 
-def _curves(sizes: Iterable[int], measure: Callable[[int], Mapping[str, float]], say: Callable[[str], None]) -> Curves:
+def _measure_curves(
+    sizes: Iterable[int], measure: Callable[[int], Mapping[str, float]], say: Callable[[str], None]
+) -> Curves:
     curves: Curves = {}
     for size in sizes:
         say(f"{size:,}")
@@ -146,7 +150,7 @@ def _measure_pods(
     templates = list(dict.fromkeys(arriving))
     engine = Engine(snapshot)
     _decide_all(engine, templates)
-    _, again, _ = pods.churn(engine, running, arriving, rng)
+    _, again, _ = pods.run_churn(engine, running, arriving, rng)
     unseen = [dataclasses.replace(templates[0], cpu_milli=templates[0].cpu_milli + 1 + i) for i in range(_UNSEEN)]
     loop = naive.Loop(snapshot)
     for request in templates:
@@ -195,9 +199,9 @@ def _measure_gang(options: Options, nodes: int, pods: int) -> dict[str, float]:
     shape = fleets.shape_of(models.load(gangs.FLEET).pools[0].machine)
     where = gangs.half_taken(shape, nodes, options.seed)
     gang = GangRequest.uniform(gangs.WHOLE, pods, preferred="leaf")
-    gangs.planned(where, gang)
+    gangs.plan_gang(where, gang)
     return {
-        "plan": statistics.median(_cpu_s(lambda: gangs.planned(where, gang)) for _ in range(options.repeat)),
+        "plan": statistics.median(_cpu_s(lambda: gangs.plan_gang(where, gang)) for _ in range(options.repeat)),
         "loop": _cpu_s(lambda: gangs.naive_plan(where, gangs.WHOLE, pods)),
     }
 

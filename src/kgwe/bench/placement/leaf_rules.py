@@ -52,11 +52,11 @@ class Grid:
 
 def best_fit(grid: Grid, slots: Ints, pods: int) -> Ints:
     by_leaf, by_spine = np.bincount(grid.leaf, slots).astype(int), np.bincount(grid.spine, slots).astype(int)
-    leaf = _tightest(by_leaf, pods)
+    leaf = _find_tightest(by_leaf, pods)
     if leaf is not None:
         chosen = {leaf}
     else:
-        spine = _tightest(by_spine, pods)
+        spine = _find_tightest(by_spine, pods)
         spines = {spine} if spine is not None else set(_largest_first(by_spine, range(len(by_spine)), pods))
         leaves = [at for at, of in enumerate(grid.spine_of_leaf.tolist()) if of in spines]
         chosen = set(_largest_first(by_leaf, leaves, pods))
@@ -67,7 +67,7 @@ def best_fit(grid: Grid, slots: Ints, pods: int) -> Ints:
     return loads
 
 
-def even(grid: Grid, slots: Ints, pods: int) -> Ints:
+def spread_evenly(grid: Grid, slots: Ints, pods: int) -> Ints:
     loads = np.zeros(len(slots), np.int64)
     for domain in (grid.leaf, grid.spine, np.zeros_like(grid.leaf)):
         room = np.bincount(domain, slots).astype(np.int64)
@@ -95,12 +95,12 @@ def first_fit(grid: Grid, slots: Ints, pods: int) -> Ints:
 
 RULES: Final[Mapping[str, Callable[[Grid, Ints, int], Ints]]] = {
     "best_fit": best_fit,
-    "even": even,
+    "even": spread_evenly,
     "first_fit": first_fit,
 }
 
 
-def _tightest(room: Ints, pods: int) -> int | None:
+def _find_tightest(room: Ints, pods: int) -> int | None:
     holds = np.flatnonzero(room >= pods)
     return int(holds[np.argmin(room[holds])]) if len(holds) else None
 

@@ -56,7 +56,7 @@ class Loop:
             for shape in self._snapshot.shapes:
                 table = gpu_tables.build_table(shape.wiring, request.preference)
                 sets, rates = table.best_sets(key[0]).tolist(), table.gb_per_s(key[0]).tolist()
-                most = max(most, *(self._broken(shape, mask, taken) for mask, taken in enumerate(sets)))
+                most = max(most, *(self._count_broken(shape, mask, taken) for mask, taken in enumerate(sets)))
                 fastest = max(fastest, *rates)
             self._limits[key] = (most, fastest)
 
@@ -80,7 +80,7 @@ class Loop:
             and self._cpu[number] >= request.cpu_milli
             and self._memory[number] >= request.memory_bytes
             and self._has_cards(request, number, node)
-            and _suits(request, node.shape)
+            and _matches_model(request, node.shape)
             and _tolerates(request, node)
         )
 
@@ -149,7 +149,7 @@ class Loop:
         if choice is None:
             return 0.0, 0
         most, fastest = self._limits[count, request.preference]
-        broken = self._broken(shape, self._free[number], choice.mask)
+        broken = self._count_broken(shape, self._free[number], choice.mask)
         kept = 1 - broken / most
         if count == 1:
             return 50 + 50 * kept, broken
@@ -160,7 +160,7 @@ class Loop:
         points = 50 * choice.gb_per_s / fastest + _latency(shape.wiring, choice.gpus) + 10 * kept
         return 50 + (TOP[request.preference] - 50) * points / 80, broken
 
-    def _broken(self, shape: Shape, free: int, taken: int) -> int:
+    def _count_broken(self, shape: Shape, free: int, taken: int) -> int:
         return sum(
             island.bit_count()
             for island in self._islands[id(shape)]
@@ -172,7 +172,7 @@ def _latency(wiring: Wiring, cards: tuple[int, ...]) -> float:
     return min(LATENCY_POINTS.get(wiring.relation(a, b), 0.0) for a, b in itertools.combinations(cards, 2))
 
 
-def _suits(request: Request, shape: Shape) -> bool:
+def _matches_model(request: Request, shape: Shape) -> bool:
     if (shape.memory_mib or 0) < request.min_memory_gb * _GB_IN_MIB:
         return False
     if request.architecture and request.architecture.lower() != (shape.architecture or "").lower():

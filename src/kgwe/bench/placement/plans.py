@@ -109,9 +109,9 @@ def run(options: Options) -> report.Report:
     full = Fleet(nodes, tree, 1.0, options.seed)
     holes = Fleet(nodes, tree, 2 / 3, options.seed)
     metrics["running_pods"] = full.pods
-    _preemption(full, options, metrics)
-    _recovery(holes, options, metrics)
-    _defrag(holes, options, metrics)
+    _measure_preemption(full, options, metrics)
+    _measure_recovery(holes, options, metrics)
+    _measure_defrag(holes, options, metrics)
     _compare_victims(nodes[0].shape, options, metrics)
     params = {"fleet": _FLEET, "nodes": options.nodes, "repeat": options.repeat, "seed": options.seed}
     return report.Report("plans", params, metrics, machine)
@@ -122,7 +122,7 @@ def is_correct(metrics: dict[str, Any]) -> bool:
     return bool(metrics["unplanned"] == 0)
 
 
-def _preemption(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
+def _measure_preemption(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
     wanted: dict[str, Request | GangRequest] = {
         "pod": _WHOLE,
         "gang_leaf": GangRequest.uniform(_WHOLE, 2, required="leaf"),
@@ -145,7 +145,7 @@ def _preemption(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None
     metrics["unplanned"] = unplanned
 
 
-def _recovery(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
+def _measure_recovery(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
     names = [node.name for node in fleet.snapshot.nodes]
     spine = fleet.tree.levels[fleet.tree.level("spine")].names[0]
     failures = {
@@ -164,7 +164,7 @@ def _recovery(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
         metrics["unplanned"] += sum(repaired.outcome is Outcome.WAITS for repaired in made.repairs)
 
 
-def _defrag(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
+def _measure_defrag(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
     wanted: dict[str, Request | GangRequest] = {"pod": _WHOLE, "gang": GangRequest.uniform(_WHOLE, 2, required="leaf")}
     for name, work in wanted.items():
         waiting = [Waiting(name, work, 36_000.0)]

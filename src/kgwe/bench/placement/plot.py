@@ -27,7 +27,7 @@ class Panel:
     curves: Mapping[str, Mapping[str, float]]
 
 
-def require() -> None:
+def require_matplotlib() -> None:
     """Raise Permanent now if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise errors.NotFound("drawing needs matplotlib: pip install 'kgwe[plot]'")
@@ -35,7 +35,7 @@ def require() -> None:
 
 def draw(panels: Sequence[Panel], path: Path, *, columns: int = 2) -> None:
     """Draw the panels, row by row, to a file."""
-    require()
+    require_matplotlib()
     from matplotlib.figure import Figure  # noqa: PLC0415 -- an extra
     from matplotlib.ticker import EngFormatter, FuncFormatter  # noqa: PLC0415
 

@@ -91,7 +91,7 @@ class _Full:
     """A fleet with a pod on each GPU, except on the last node."""
 
     def __init__(self, options: Options) -> None:
-        self.world = World.of(fleets.build_nodes(inventory.expand_fleet(models.load(_FLEET), options.nodes)))
+        self.world = World.from_nodes(fleets.build_nodes(inventory.expand_fleet(models.load(_FLEET), options.nodes)))
         self.snapshot, self.tree = self.world.snapshot, self.world.tree
         self.grants: dict[str, Sequence[Grant]] = {}
         self.roster = RunningWorkloads(lambda key: self.grants[key])
@@ -130,13 +130,13 @@ def _measure_costs(options: Options) -> dict[str, Any]:
     attempts, in_vain = _time_futile_cycle(full, options)
     return {
         "running_pods": len(full.roster),
-        "order_10k_ms": 1e3 * _median(options, lambda: list(queue.iterate_in_order(full.roster.queued_milli))),
+        "order_10k_ms": 1e3 * _time_median(options, lambda: list(queue.iterate_in_order(full.roster.queued_milli))),
         "pod_pass_us": 1e6 * passes,
         "pod_decision_us": 1e6 * bare,
         "woken_10k_ms": 1e3 * in_vain,
         "woken_10k_attempts": attempts,
-        "hold_ms": 1e3 * _median(options, lambda: outlook.find_start(gang, 0.0, part=0.7)),
-        "estimate_200_ms": 1e3 * _median(options, lambda: estimator.estimate(ahead, 0.0)),
+        "hold_ms": 1e3 * _time_median(options, lambda: outlook.find_start(gang, 0.0, part=0.7)),
+        "estimate_200_ms": 1e3 * _time_median(options, lambda: estimator.estimate(ahead, 0.0)),
     }
 
 
@@ -154,7 +154,7 @@ def _make_workloads(key: str, chance: random.Random) -> QueuedWorkload:
     )
 
 
-def _median(options: Options, call: Callable[[], object]) -> float:
+def _time_median(options: Options, call: Callable[[], object]) -> float:
     call()
     times = []
     for _ in range(options.repeat):
@@ -184,7 +184,7 @@ def _time_cycles(full: _Full, options: Options) -> tuple[float, float]:
             full.snapshot.release(full.grants.pop(f"new-{number}")[0])
 
     more = dataclasses.replace(options, repeat=options.repeat * 10)
-    return _median(more, by_pass) / pods, _median(more, by_engine) / pods
+    return _time_median(more, by_pass) / pods, _time_median(more, by_engine) / pods
 
 
 def _time_futile_cycle(full: _Full, options: Options) -> tuple[int, float]:
@@ -209,7 +209,7 @@ def _time_futile_cycle(full: _Full, options: Options) -> tuple[int, float]:
         queue.handle_event(ConfigChanged())
         run_cycle(queue, planner, 0.0, full.roster)
 
-    return asked, _median(options, wake)
+    return asked, _time_median(options, wake)
 
 
 # --- rules -----------------------------------------------------------------------------------------------
@@ -219,26 +219,30 @@ def _simulate_rules(nodes: Sequence[Node], options: Options, step: Step) -> dict
     """Return knowledge/rule -> results, means over the seeds."""
     found: dict[str, list[queueing.Row]] = {}
     for seed in range(options.seed, options.seed + options.seeds):
-        workload = _workload(nodes, options, seed)
-        for known, predict in _knowledge(workload).items():
+        workload = _build_workload(nodes, options, seed)
+        for known, predict in _describe_knowledge(workload).items():
             for rule in BackfillRule:
                 if rule in (BackfillRule.BLOCK, BackfillRule.GREEDY) and known != "exact":
                     continue  # these rules use no run times
                 step.update(f"seed {seed}, run times {known}, rule {rule}")
                 rows = queueing.compare(nodes, workload, predict, hero_part=_HERO_PART * 0.9, rules=(rule,))
                 found.setdefault(f"{known}/{rule}" if known != "exact" else str(rule), []).extend(rows)
-    return {name: _mean(rows) for name, rows in found.items()}
+    return {name: _average_rows(rows) for name, rows in found.items()}
 
 
-def _workload(nodes: Sequence[Node], options: Options, seed: int) -> Any:
+def _build_workload(nodes: Sequence[Node], options: Options, seed: int) -> Any:
     return queueing.with_heroes(nodes, jobs=options.jobs, heroes=options.heroes, load=0.8, part=_HERO_PART, seed=seed)
 
 
-def _knowledge(workload: Any) -> dict[str, Any]:
-    return {"exact": job_queue.exact, "by kind": queueing.by_kind(workload), "unknown": job_queue.unknown}
+def _describe_knowledge(workload: Any) -> dict[str, Any]:
+    return {
+        "exact": job_queue.exact_run_time,
+        "by kind": queueing.by_kind(workload),
+        "unknown": job_queue.unknown_run_time,
+    }
 
 
-def _mean(rows: Sequence[queueing.Row]) -> dict[str, float]:
+def _average_rows(rows: Sequence[queueing.Row]) -> dict[str, float]:
     def mean(pick: Callable[[queueing.Row], float]) -> float:
         return statistics.fmean(pick(row) for row in rows)
 
@@ -253,9 +257,9 @@ def _mean(rows: Sequence[queueing.Row]) -> dict[str, float]:
 
 
 def _measure_estimates(nodes: Sequence[Node], options: Options, step: Step) -> dict[str, dict[str, Any]]:
-    workload = _workload(nodes, options, options.seed)
+    workload = _build_workload(nodes, options, options.seed)
     found = {}
-    for known, predict in _knowledge(workload).items():
+    for known, predict in _describe_knowledge(workload).items():
         step.update(f"estimates, run times {known}")
         found[known] = msgspec.structs.asdict(queueing.calibrate(nodes, workload, predict))
     return found

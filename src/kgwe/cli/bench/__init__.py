@@ -24,7 +24,12 @@ from kgwe.cli.bench import (
     queue,
     recovery,
     shares,
+    store,
+    waste,
 )
+from kgwe.cli.bench.forecast import demand, eta, predictor
+from kgwe.cli.bench.optimizer import recommendations
+from kgwe.cli.bench.workloads import classify, hints, interference
 
 app = App(
     name="bench",
@@ -42,19 +47,28 @@ Close other programs first: other load changes the results.""",
 
 for each in (
     agent,
+    classify,
     client,
     cluster,
+    demand,
     engine,
+    eta,
     extender,
     fragmented,
     gang,
     growth,
+    hints,
     informer,
+    interference,
     mig,
     packing,
     plans,
+    predictor,
     queue,
+    recommendations,
     recovery,
     shares,
+    waste,
+    store,
 ):
     app.command(each.app)

@@ -30,6 +30,12 @@ def complain(problem: str) -> int:
     return 1
 
 
+def refuse(problem: Exception) -> int:
+    """Print why the benchmark cannot run, such as absent data, and return exit code 2."""
+    sys.stderr.write(f"kgwe: {problem}\n")
+    return 2
+
+
 def to_end(measure: Callable[[], report.Report]) -> report.Report | None:
     """Run a benchmark and return its result, or None if SIGTERM or Ctrl-C interrupts it. Its clusters are stopped."""
     signal.signal(signal.SIGTERM, _interrupt)

@@ -51,7 +51,7 @@ def run(
     from kgwe.bench.placement import plot  # noqa: PLC0415
 
     if png is not None:
-        plot.require()
+        plot.require_matplotlib()
     options = bench.Options(nodes=nodes, decisions=decisions, repeat=repeat, seed=seed)
     try:
         measured = bench.run(options, progress.for_stream())
@@ -59,5 +59,5 @@ def run(
         return INTERRUPTED
     show(measured, as_json=json)
     if png is not None:
-        plot.draw(bench.panels(measured), png)
+        plot.draw(bench.build_panels(measured), png)
     return 0

@@ -283,7 +283,7 @@ def list_nodes(
 
 def _read_tls_files(cert: Path | None, key: Path | None, ca: Path | None, server_name: str) -> Any:
     from kgwe.agentapi.client import Access  # noqa: PLC0415
-    from kgwe.agentapi.tls import Files  # noqa: PLC0415
+    from kgwe.rpc.tls import Files  # noqa: PLC0415
 
     if not (cert or key or ca):
         return Access(server_name=server_name)

@@ -6,7 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 from kgwe.apps.agent.status import gpunode_status
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ def machine(found: Machine, status: GPUNodeStatus) -> str:
     """Yield lines with the GPUs, their topology and the network adapters."""
     if not status.gpus:
         return f"Driver {status.driverVersion} found no GPUs."
-    parts = [f"{counted(len(status.gpus), 'GPU')}, driver {status.driverVersion}, CUDA {status.cudaVersion}"]
+    parts = [f"{format_count(len(status.gpus), 'GPU')}, driver {status.driverVersion}, CUDA {status.cudaVersion}"]
     cards = [
         ("GPU", "MODEL", "MEMORY", "BUS", "NUMA", "NVLINK", "MIG", "UUID"),
         *(_format_gpu(each) for each in status.gpus),

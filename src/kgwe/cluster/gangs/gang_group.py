@@ -10,7 +10,7 @@ from kgwe.cluster.workload.owner import Replacement
 from kgwe.cluster.workload.unpinned import strip_placement
 from kgwe.kube import dialects
 from kgwe.kube.dialects import member_presence as presence
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 from kgwe.placement.disruption.partial_gang import PartialGang, PartialMember, gang_of_missing
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.planning.ask import Ask
@@ -101,7 +101,7 @@ class Group:
         self.lacking = 0 if self.plain is None else self.plain.least - found.all.total()
 
     def say_lacking(self) -> None:
-        self.problem = f"gang {self.key.title} incomplete: waiting for {counted(self.lacking, 'more pod')}"
+        self.problem = f"gang {self.key.title} incomplete: waiting for {format_count(self.lacking, 'more pod')}"
 
     @property
     def unseated(self) -> list[core.Pod]:

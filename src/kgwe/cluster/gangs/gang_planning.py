@@ -16,7 +16,7 @@ from kgwe.cluster.gangs.gang_lifecycle import GangEvent, GangPhase
 from kgwe.cluster.workload.unpinned import without_pin
 from kgwe.kube import dialects
 from kgwe.kube.translate import podrequest
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,7 +138,9 @@ class GangPlanning:
             self.note_growth(owner, len(members))
             said = next((member.problem.words for _, member in members if member.problem), "")
             self._withdraw_request(
-                owner, group, said or f"gang {group.key.title} incomplete: waiting for {counted(lacking, 'more pod')}"
+                owner,
+                group,
+                said or f"gang {group.key.title} incomplete: waiting for {format_count(lacking, 'more pod')}",
             )
             return
         partial = self._find_partial(owner, group) if there.placed or group.seats else None

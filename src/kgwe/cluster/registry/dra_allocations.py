@@ -68,7 +68,7 @@ class DraAllocations:
         pod = self._count_claim(claim)
         return [] if pod is None else [pod]
 
-    def requested(self, pod: core.Pod) -> Amounts:
+    def sum_requests(self, pod: core.Pod) -> Amounts:
         """What the pod takes of its node; GPUs that it claims are not in its spec but in the plan of its run."""
         run = self._run_table.run_of(pod)
         wanted = podspec.sum_requests(pod.spec)
@@ -78,7 +78,7 @@ class DraAllocations:
         """Devices of a bound pod's own claims, if the pod is counted for them; otherwise count the claims."""
         found = NO_DEVICES
         mine = self._of_pod.get((pod.metadata.namespace, pod.metadata.uid), ())
-        is_counted = bool(mine and amounts.filter_gpus(self.requested(pod)))
+        is_counted = bool(mine and amounts.filter_gpus(self.sum_requests(pod)))
         for uid in mine:
             if is_counted:
                 self._drop_devices(uid)
@@ -90,7 +90,7 @@ class DraAllocations:
     def _count_claim(self, claim: ResourceClaim) -> core.Pod | None:
         """Count the claim; returns the bound pod that has to be counted for it instead, if there is one."""
         pod = self._find_pod(claim)
-        if pod is None or not amounts.filter_gpus(self.requested(pod)):
+        if pod is None or not amounts.filter_gpus(self.sum_requests(pod)):
             self._hold_devices(claim)
         elif pod.spec.nodeName:
             return pod

@@ -80,7 +80,7 @@ class PodBooking:
         """Count a bound pod, in its seat if it has one."""
         meta = pod.metadata
         try:
-            wanted, claimed = self._claims.requested(pod), self._claims.settle(pod)
+            wanted, claimed = self._claims.sum_requests(pod), self._claims.settle(pod)
             given = assignment.parse_planned(meta.annotations)
             held = claimed or self._fleet_state.reader.reported_devices(pod.spec.nodeName, meta)
             ledger = self._fleet_state.ledger

@@ -213,7 +213,7 @@ class RunRegistry:
         for pod in self._pods.of_run(run).values():
             if pod.metadata.deletionTimestamp is not None or (run.serves and placement_annotations.is_gated(pod)):
                 continue
-            wanted = self._claims.requested(pod) if pod.spec.nodeName else {}
+            wanted = self._claims.sum_requests(pod) if pod.spec.nodeName else {}
             is_whole = bool(wanted) and all(wanted.get(name, 0) >= count for name, count in gpus.items())
             seat = self._booking.seat_of(pod)
             if seat is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe.cluster.workload import placement_annotations, scheduler_policy
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
-from kgwe.model.units.phrasing import counted, list_names
+from kgwe.model.units.phrasing import format_count, list_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,12 +106,12 @@ def find_unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mappi
         return Unplaced(PODS_NOT_CREATED, missing, is_certain=True)
     kind, name = run.resource.kind, run.meta.name
     advice = f"`kubectl describe {run.resource.full_name} {name} -n {run.meta.namespace}` shows what prevents it"
-    return Unplaced(PODS_NOT_CREATED, f"{kind} created {run.made} of {counted(run.pods, 'pod')}; {advice}")
+    return Unplaced(PODS_NOT_CREATED, f"{kind} created {run.made} of {format_count(run.pods, 'pod')}; {advice}")
 
 
 def describe_creation_error(run: Run, error: str) -> Unplaced:
     """The API server refuses the pods of the run."""
-    created = f"{run.resource.kind} created {run.made} of {counted(run.pods, 'pod')}"
+    created = f"{run.resource.kind} created {run.made} of {format_count(run.pods, 'pod')}"
     return Unplaced(PODS_NOT_CREATED, f"{created}: {error}", is_certain=True)
 
 
@@ -128,9 +128,9 @@ def describe_refusal(message: str, node: str, namespace: str) -> Unplaced:
 def describe_scale(run: Run, lacking: int) -> tuple[str, str] | None:
     """Reason and message when a run has fewer pods than were planned because a user scaled it."""
     if run.is_scaled_down:
-        return SCALED_DOWN, f"{run.resource.kind} is scaled to {run.at_once} of {counted(len(run.seats), 'pod')}"
+        return SCALED_DOWN, f"{run.resource.kind} is scaled to {run.at_once} of {format_count(len(run.seats), 'pod')}"
     if lacking:
-        return NO_ROOM_TO_SCALE, f"scaled up, but no room yet for {lacking} of {counted(len(run.seats), 'pod')}"
+        return NO_ROOM_TO_SCALE, f"scaled up, but no room yet for {lacking} of {format_count(len(run.seats), 'pod')}"
     return None
 
 

@@ -7,6 +7,8 @@ SCHEDULED, RUNNING, SUCCEEDED = "Scheduled", "Running", "Succeeded"
 COMPLETE, FAILED = "Complete", "Failed"
 #: it runs, or should, and is not whole: a node or GPU failed under it
 DEGRADED = "Degraded"
+#: `spec.suspend` is set: it holds no GPUs and does not wait
+SUSPENDED = "Suspended"
 
 Trouble = tuple[str, str]
 """(reason, message): why a workload that has its place is not whole."""

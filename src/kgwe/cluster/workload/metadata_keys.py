@@ -10,6 +10,8 @@ UID_LABEL: Final = "kgwe.nvidia.io/workload-uid"
 NAME_LABEL: Final = "kgwe.nvidia.io/workload"
 TYPE_LABEL: Final = "kgwe.nvidia.io/workload-type"
 GENERATION_ANNOTATION: Final = "kgwe.nvidia.io/generation"
+#: a hash of the spec of the workload, without `suspend`
+SPEC_HASH_ANNOTATION: Final = "kgwe.nvidia.io/spec-hash"
 MODEL_ANNOTATION: Final = "kgwe.nvidia.io/model"
 DETAILS_ANNOTATION: Final = "kgwe.nvidia.io/plan-details"
 #: what each pod takes of its node, as it was planned

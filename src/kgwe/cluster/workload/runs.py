@@ -75,6 +75,11 @@ class Run:
         )
 
     @property
+    def spec_hash(self) -> str:
+        """The hash of the spec for which it was created; empty: unknown."""
+        return self.meta.annotations.get(metadata_keys.SPEC_HASH_ANNOTATION, "") if self.is_signed else ""
+
+    @property
     def node(self) -> str:
         return self.seats[0].node if self.seats else ""
 
@@ -223,6 +228,13 @@ def _within_plan(run: Run, workload: Workload) -> Amounts:
         told = pod_template.specified_amounts(workload) if is_same else None
         planned = (told or {amounts.PODS: 1}) | amounts.filter_gpus(run.wanted)
     return {name: min(amount, max(planned[name], 0)) for name, amount in run.wanted.items() if name in planned}
+
+
+def is_outdated(run: Run, workload: Workload) -> bool:
+    """Whether the spec was edited since the run was created. A change of `suspend` alone is no such edit."""
+    if not 0 < run.generation < workload.meta.generation:
+        return False
+    return not run.spec_hash or run.spec_hash != workload.hash_spec()
 
 
 def is_irrelevant(old: Any, new: Any) -> bool:

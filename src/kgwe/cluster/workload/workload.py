@@ -6,7 +6,8 @@ errors are retried, and its status. Only this module knows the names of the stat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -24,6 +25,7 @@ from kgwe.placement.planning.ask import TopologyRequest
 
 if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpuworkload import GPUWorkloadSpec
+    from kgwe.kube.api.kgwe.warp import WarpGPUWorkloadSpec
     from kgwe.kube.api.meta import Condition, ObjectMeta
     from kgwe.kube.api.resources import Resource
 
@@ -70,6 +72,8 @@ class Status:
     #: what it asked for and where it is, as `kubectl get` shows them
     gpus: str = ""
     nodes: str = ""
+    #: of a failed workload: the hash of the spec that failed
+    spec_hash: str = ""
 
 
 class Details(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -152,6 +156,10 @@ class Workload:
     asked_priority: int = 0
     #: PriorityClass of its pods
     priority_class: str = ""
+    #: it must not run: it holds nothing and does not wait
+    suspend: bool = False
+    #: the spec as it was read; None: not known
+    spec: GPUWorkloadSpec | WarpGPUWorkloadSpec | None = field(default=None, compare=False, repr=False)
 
     @property
     def key(self) -> Key:
@@ -173,10 +181,27 @@ class Workload:
 
     @property
     def finished(self) -> bool:
-        """Whether it ended and was not edited since: an edit of a failed workload starts it again."""
-        if self.status.phase == Phase.SUCCEEDED:
+        """Whether it ended and was not edited since: an edit of a failed workload starts it again.
+
+        A change of `suspend` alone is no such edit.
+        """
+        if self.status.phase != Phase.FAILED:
+            return self.status.phase == Phase.SUCCEEDED
+        if self.status.observed_generation == self.meta.generation:
             return True
-        return self.status.phase == Phase.FAILED and self.status.observed_generation == self.meta.generation
+        return bool(self.status.spec_hash) and self.status.spec_hash == self.hash_spec()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it should run: it has not ended, and is neither suspended nor being deleted."""
+        return not self.finished and not self.suspend and self.meta.deletionTimestamp is None
+
+    def hash_spec(self) -> str:
+        """A hash of the spec without `suspend`; empty if the spec is not known."""
+        if self.spec is None:
+            return ""
+        spec = msgspec.structs.replace(self.spec, suspend=False)
+        return hashlib.blake2b(msgspec.json.encode(spec, order="deterministic"), digest_size=16).hexdigest()
 
 
 def from_warp(obj: WarpGPUWorkload) -> Workload:
@@ -205,6 +230,8 @@ def from_warp(obj: WarpGPUWorkload) -> Workload:
         template={},
         status=_read_status(status, status.assignedNode),
         asked_priority=WARP_PRIORITY.get(spec.priority, 0),
+        suspend=spec.suspend,
+        spec=spec,
     )
 
 
@@ -257,6 +284,8 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         share=wants.share or 0.0,
         asked_priority=spec.priority,
         priority_class=_priority_class(spec.podTemplate),
+        suspend=spec.suspend,
+        spec=spec,
     )
 
 
@@ -302,6 +331,7 @@ def _read_status(status: Any, node: str) -> Status:
         certificate=getattr(status, "reasons", "") if not node else "",
         gpus=getattr(status, "requestedGPUs", ""),
         nodes=getattr(status, "nodeSummary", ""),
+        spec_hash=status.specHash,
     )
 
 
@@ -347,6 +377,7 @@ def _status_body(kind: Kind, status: Status) -> dict[str, Any]:
         "startTime": status.start_time,
         "completionTime": status.completion_time,
         "observedGeneration": status.observed_generation,
+        "specHash": status.spec_hash or None,
         "conditions": msgspec.to_builtins(status.conditions),
     }
     return body if kind is WARP else body | _plan_body(status)

@@ -50,7 +50,7 @@ class MetricsReader:
     def read(self, text: str) -> dict[Unit, Activity]:
         """Return the activity of each unit in the text."""
         found: dict[Unit, list[float | None]] = {}
-        for index, labels, value in _lines(text):
+        for index, labels, value in _parse_lines(text):
             unit = self._unit(labels)
             if unit is not None and value is not None:
                 found.setdefault(unit, [None] * len(_FIELDS))[index] = value
@@ -65,7 +65,7 @@ class MetricsReader:
         return self._units[labels]
 
 
-def _lines(text: str) -> Iterator[tuple[int, str, float | None]]:
+def _parse_lines(text: str) -> Iterator[tuple[int, str, float | None]]:
     for line in text.splitlines():
         if not line.startswith(_PREFIX):
             continue

@@ -137,7 +137,7 @@ class DevicePlugin:
         # Left by a killed process: nothing listens there.
         path.unlink(missing_ok=True)
         server = grpc.aio.server(options=sockets.OPTIONS)
-        server.add_generic_rpc_handlers((_handlers(self),))
+        server.add_generic_rpc_handlers((_build_handlers(self),))
         try:
             server.add_insecure_port(sockets.socket_target(path))
             await server.start()
@@ -175,7 +175,7 @@ class DevicePlugin:
         try:
             while True:
                 told = self._version
-                yield pb.ListAndWatchResponse(devices=[_device(each) for each in self._devices])
+                yield pb.ListAndWatchResponse(devices=[_encode_device(each) for each in self._devices])
                 async with self._news:
                     while self._version == told:
                         await self._news.wait()
@@ -215,7 +215,7 @@ class DevicePlugin:
             await context.abort(code, str(exc))
 
 
-def _device(device: AdvertisedDevice) -> pb.Device:
+def _encode_device(device: AdvertisedDevice) -> pb.Device:
     near = pb.TopologyInfo(nodes=[pb.NUMANode(ID=device.numa)]) if device.numa is not None else None
     return pb.Device(ID=device.id, health=_HEALTH[device.is_healthy], topology=near)
 
@@ -228,8 +228,8 @@ def _encode_response(granted: AllocationResponse) -> pb.ContainerAllocateRespons
     )
 
 
-def _handlers(plugin: DevicePlugin) -> grpc.GenericRpcHandler:
-    def one(call: Any, request: type[Any], reply: type[Any]) -> Any:
+def _build_handlers(plugin: DevicePlugin) -> grpc.GenericRpcHandler:
+    def build_handler(call: Any, request: type[Any], reply: type[Any]) -> Any:
         return grpc.unary_unary_rpc_method_handler(
             call, request_deserializer=request.FromString, response_serializer=reply.SerializeToString
         )
@@ -237,12 +237,14 @@ def _handlers(plugin: DevicePlugin) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(
         "v1beta1.DevicePlugin",
         {
-            "GetDevicePluginOptions": one(plugin.options, pb.Empty, pb.DevicePluginOptions),
-            "GetPreferredAllocation": one(
+            "GetDevicePluginOptions": build_handler(plugin.options, pb.Empty, pb.DevicePluginOptions),
+            "GetPreferredAllocation": build_handler(
                 plugin.get_preferred_allocation, pb.PreferredAllocationRequest, pb.PreferredAllocationResponse
             ),
-            "Allocate": one(plugin.allocate, pb.AllocateRequest, pb.AllocateResponse),
-            "PreStartContainer": one(plugin.pre_start, pb.PreStartContainerRequest, pb.PreStartContainerResponse),
+            "Allocate": build_handler(plugin.allocate, pb.AllocateRequest, pb.AllocateResponse),
+            "PreStartContainer": build_handler(
+                plugin.pre_start, pb.PreStartContainerRequest, pb.PreStartContainerResponse
+            ),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(
                 plugin.list_and_watch,
                 request_deserializer=pb.Empty.FromString,

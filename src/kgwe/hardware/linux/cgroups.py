@@ -53,7 +53,7 @@ def parse_cgroup(text: str) -> PodCgroup | None:
         path = line.split(":", 2)[-1]
         if match := _find_last(_POD, path):
             container = _CONTAINER.search(path, match.end())
-            return PodCgroup(_uid(match[1]), container[1] if container else "")
+            return PodCgroup(_parse_uid(match[1]), container[1] if container else "")
     return None
 
 
@@ -62,7 +62,7 @@ def _find_last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     return max(pattern.finditer(text), key=lambda match: match.start(), default=None)
 
 
-def _uid(spelled: str) -> str:
+def _parse_uid(spelled: str) -> str:
     return spelled.replace("_", "-")
 
 

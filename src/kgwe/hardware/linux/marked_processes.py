@@ -37,14 +37,16 @@ class MarkedProcess:
 def find_processes(name: str, prefix: str) -> list[MarkedProcess]:
     """Return all running processes whose environment has `name` with a value that begins with the prefix."""
     return [
-        found for pid in _pids() if (found := read_process(pid, name)) is not None and found.mark.startswith(prefix)
+        found
+        for pid in _list_pids()
+        if (found := read_process(pid, name)) is not None and found.mark.startswith(prefix)
     ]
 
 
 def read_process(pid: int, name: str) -> MarkedProcess | None:
     """Return a process if it runs and has a mark."""
-    fields = _stat(pid)
-    mark = _environment(pid, name)
+    fields = _read_stat(pid)
+    mark = _read_environment(pid, name)
     # A zombie has ended and waits to be reaped.
     if fields is None or mark is None or fields[0] in {"Z", "X"}:
         return None
@@ -61,7 +63,7 @@ def terminate(processes: Sequence[MarkedProcess], name: str, *, grace_s: float) 
     """Send SIGTERM, and SIGKILL to the rest after the grace period. Blocks until they have ended, or for twice the
     grace.
     """
-    with _opened(processes, name) as descriptors:
+    with _open_processes(processes, name) as descriptors:
         for number in (signal.SIGTERM, signal.SIGKILL):
             for fd in descriptors:
                 with contextlib.suppress(ProcessLookupError):
@@ -71,7 +73,7 @@ def terminate(processes: Sequence[MarkedProcess], name: str, *, grace_s: float) 
 
 
 @contextlib.contextmanager
-def _opened(processes: Sequence[MarkedProcess], name: str) -> Iterator[list[int]]:
+def _open_processes(processes: Sequence[MarkedProcess], name: str) -> Iterator[list[int]]:
     descriptors: list[int] = []
     try:
         for process in processes:
@@ -97,13 +99,13 @@ def _all_gone(descriptors: Sequence[int], grace_s: float) -> bool:
     return True
 
 
-def _pids() -> Iterator[int]:
+def _list_pids() -> Iterator[int]:
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
             yield int(entry.name)
 
 
-def _stat(pid: int) -> list[str] | None:
+def _read_stat(pid: int) -> list[str] | None:
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except OSError:
@@ -112,7 +114,7 @@ def _stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
-def _environment(pid: int, name: str) -> str | None:
+def _read_environment(pid: int, name: str) -> str | None:
     try:
         data = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:

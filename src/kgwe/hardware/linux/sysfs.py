@@ -29,23 +29,23 @@ _RATE: Final = re.compile(r"(\d+)")
 
 def device_path(sysfs: Path, bus: str) -> PciePath:
     """Return the position of a device in the PCIe tree; `bus` in the form of NVML or sysfs."""
-    return _path(sysfs / "bus/pci/devices" / _address(bus))
+    return _read_path(sysfs / "bus/pci/devices" / _format_address(bus))
 
 
 def read_numa_node(sysfs: Path, bus: str) -> int | None:
     """Return the NUMA node of a device."""
-    return _numa(sysfs / "bus/pci/devices" / _address(bus))
+    return _read_numa(sysfs / "bus/pci/devices" / _format_address(bus))
 
 
 def read_cpus(sysfs: Path, bus: str) -> str:
     """Return the CPUs near a device, `0-55,112-167`."""
-    return _read(sysfs / "bus/pci/devices" / _address(bus) / "local_cpulist")
+    return _read(sysfs / "bus/pci/devices" / _format_address(bus) / "local_cpulist")
 
 
 def read_class(sysfs: Path, bus: str) -> int | None:
     """Return class and subclass of a device, 0x0302 for a 3D controller."""
     try:
-        return int(_read(sysfs / "bus/pci/devices" / _address(bus) / "class"), 16) >> 8
+        return int(_read(sysfs / "bus/pci/devices" / _format_address(bus) / "class"), 16) >> 8
     except ValueError:
         return None
 
@@ -57,13 +57,13 @@ def list_nics(sysfs: Path) -> tuple[Nic, ...]:
     except OSError:
         return ()
     return tuple(
-        Nic(entry.name, _rate(entry), _numa(entry / "device"), _path(entry / "device"))
+        Nic(entry.name, _read_rate(entry), _read_numa(entry / "device"), _read_path(entry / "device"))
         for entry in found
         if not (entry / "device/physfn").exists()
     )
 
 
-def _address(bus: str) -> str:
+def _format_address(bus: str) -> str:
     """Return `0000:1b:00.0` for `00000000:1B:00.0`."""
     domain, colon, rest = bus.lower().partition(":")
     try:
@@ -72,7 +72,7 @@ def _address(bus: str) -> str:
         return bus
 
 
-def _path(device: Path) -> PciePath:
+def _read_path(device: Path) -> PciePath:
     try:
         parts = device.resolve(strict=True).parts
     except OSError:
@@ -85,13 +85,13 @@ def _path(device: Path) -> PciePath:
     return (parts[hosts[-1]], *bridges[1::2])
 
 
-def _numa(device: Path) -> int | None:
+def _read_numa(device: Path) -> int | None:
     text = _read(device / "numa_node")
     # -1: unknown to the firmware.
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _rate(nic: Path) -> int:
+def _read_rate(nic: Path) -> int:
     """Return the Gbit/s of all ports; `rate` reads `400 Gb/sec (4X NDR)`."""
     try:
         ports = sorted((nic / "ports").iterdir())

@@ -101,7 +101,7 @@ class MpsControl:
 
         None of our processes may run there. A daemon that starts only after the deadline is stopped.
         """
-        self._clean()
+        self._remove_files()
         with (self.places.log / "start.log").open("wb") as log:
             # Files instead of pipes: the daemon inherits them, and a pipe would stay open as long as it runs.
             process = await self._spawn("-d", stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, ours=True)
@@ -120,20 +120,20 @@ class MpsControl:
         return daemon
 
     async def _await_daemon(self) -> MarkedProcess:
-        while (found := self.daemon()) is None or not await self.is_responding():  # noqa: ASYNC110 - nothing notifies us
+        while (found := self.find_daemon()) is None or not await self.is_responding():  # noqa: ASYNC110 - nothing notifies us
             await asyncio.sleep(_POLL_S)
         return found
 
     async def adopt(self) -> MarkedProcess | None:
         """Return the running daemon once it responds; None if there is none, or it does not respond in time."""
-        if not self.processes():
+        if not self.list_processes():
             return None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._deadline_s):
                 return await self._await_daemon()
         return None
 
-    def daemon(self) -> MarkedProcess | None:
+    def find_daemon(self) -> MarkedProcess | None:
         """Return the daemon by its pid file, if that process is ours."""
         try:
             pid = int((self.places.pipe / _PID_FILE).read_text().strip())
@@ -142,7 +142,7 @@ class MpsControl:
         found = marked_processes.read_process(pid, MARK)
         return found if found is not None and found.mark == self.places.mark else None
 
-    def processes(self) -> list[MarkedProcess]:
+    def list_processes(self) -> list[MarkedProcess]:
         """Return all our processes of this unit: daemon, servers, a starting daemon."""
         return [
             each for each in marked_processes.find_processes(MARK, self.places.mark) if each.mark == self.places.mark
@@ -150,24 +150,24 @@ class MpsControl:
 
     async def quit(self) -> bool:
         """Ask the daemon to quit; return True once no process of the unit runs."""
-        known = self.processes()
+        known = self.list_processes()
         with contextlib.suppress(errors.Transient):
             await self.send_command("quit")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._deadline_s):
                 while any(marked_processes.is_alive(each, MARK) for each in known):  # noqa: ASYNC110 - nothing notifies us
                     await asyncio.sleep(_POLL_S)
-        return not self.processes()
+        return not self.list_processes()
 
     async def kill(self) -> None:
         """Kill all processes of the unit."""
-        await asyncio.to_thread(marked_processes.terminate, self.processes(), MARK, grace_s=self._deadline_s / 2)
+        await asyncio.to_thread(marked_processes.terminate, self.list_processes(), MARK, grace_s=self._deadline_s / 2)
 
     def remove_files(self) -> None:
         """Remove the unit's directory."""
         shutil.rmtree(self.places.directory, ignore_errors=True)
 
-    def _clean(self) -> None:
+    def _remove_files(self) -> None:
         """Remove files of a killed daemon, which would prevent the next start."""
         shutil.rmtree(self.places.pipe, ignore_errors=True)
         for directory in (self.places.pipe, self.places.log):
@@ -193,7 +193,7 @@ class MpsControl:
 
     async def thread_percentage(self) -> float:
         """Return the default percentage of the next server."""
-        return _percentage(await self.send_command("get_default_active_thread_percentage"))
+        return _parse_percentage(await self.send_command("get_default_active_thread_percentage"))
 
     async def set_limits(self, thread_percentage: int, memory_mib: int | None) -> None:
         """Set the limits of the next server. Device 0 is the only one the daemon sees."""
@@ -202,13 +202,13 @@ class MpsControl:
             commands.append(f"set_default_device_pinned_mem_limit 0 {memory_mib}M")
         # One process for all commands; the last line is the response to the last command.
         told = (await self.send_command(*commands, "get_default_active_thread_percentage")).split()
-        if not told or _percentage(told[-1]) != thread_percentage:
+        if not told or _parse_percentage(told[-1]) != thread_percentage:
             raise errors.Transient("the MPS daemon did not accept the thread percentage")
 
     async def list_clients(self) -> dict[int, tuple[int, ...]]:
         """Return pid of a server -> pids of its clients, in the pid namespace of the daemon."""
-        servers = _numbers(await self.send_command("get_server_list"))
-        return {server: _numbers(await self.send_command(f"get_client_list {server}")) for server in servers}
+        servers = _parse_numbers(await self.send_command("get_server_list"))
+        return {server: _parse_numbers(await self.send_command(f"get_client_list {server}")) for server in servers}
 
     async def send_command(self, *commands: str) -> str:
         """Return the daemon's response; raise Transient if there is no daemon or it does not respond."""
@@ -249,14 +249,14 @@ class MpsControl:
             raise errors.Transient(f"cannot run {self._binary}: {exc.strerror}") from exc
 
 
-def _percentage(text: str) -> float:
+def _parse_percentage(text: str) -> float:
     try:
         return float(text.strip())
     except ValueError as exc:
         raise errors.Transient(f"the MPS daemon returned {text.strip()[:80]!r} instead of a percentage") from exc
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _parse_numbers(text: str) -> tuple[int, ...]:
     return tuple(int(line) for line in text.split() if line.isdecimal())
 
 

@@ -136,7 +136,7 @@ class MpsDaemons:
         """Add a daemon, or change its limits."""
         async with self._busy:
             await self._apply({**self._wanted, wish.uuid: wish})
-            return await self._status(wish.uuid)
+            return await self._read_status(wish.uuid)
 
     async def stop_daemon(self, uuid: str, *, force: bool = False) -> Status | None:
         """Remove a daemon; return None once it has ended. With `force` do not wait for its clients."""
@@ -144,7 +144,7 @@ class MpsDaemons:
             await self._apply({name: wish for name, wish in self._wanted.items() if name != uuid})
             if force and uuid in self._units:
                 await self._stop(uuid, self._units[uuid], force=True)
-            return await self._status(uuid) if uuid in self._units else None
+            return await self._read_status(uuid) if uuid in self._units else None
 
     async def _apply(self, wanted: dict[str, DesiredDaemon]) -> None:
         self._check_open()
@@ -223,7 +223,7 @@ class MpsDaemons:
         if daemon is None:
             await unit.control.kill()
             if wish.is_exclusive:
-                await self._exclusive(unit.control.places, on=True)
+                await self._set_compute_mode(unit.control.places, on=True)
             try:
                 daemon = await unit.control.start()
             except errors.Transient as exc:
@@ -267,7 +267,7 @@ class MpsDaemons:
         log.warning("mps_failed", uuid=unit.control.places.uuid, problem=problem, retry_s=round(pause_s, 1))
 
     async def _stop(self, uuid: str, unit: _Unit, *, force: bool = False) -> None:
-        if unit.control.processes():
+        if unit.control.list_processes():
             if not force and (waits_for := await self._find_users(unit)):
                 unit.problem = waits_for
                 return
@@ -275,7 +275,7 @@ class MpsDaemons:
                 await unit.control.kill()
             log.info("mps_ended", uuid=uuid, forced=force)
         if unit.control.places.exclusive.exists():
-            await self._exclusive(unit.control.places, on=False)
+            await self._set_compute_mode(unit.control.places, on=False)
         unit.control.remove_files()
         del self._units[uuid]
 
@@ -289,7 +289,7 @@ class MpsDaemons:
             return str(exc) if unit.silent < _SILENT_ROUNDS else ""
         return "waiting for its clients to end" if any(unit.servers.values()) else ""
 
-    async def _exclusive(self, places: MpsDirectories, *, on: bool) -> None:
+    async def _set_compute_mode(self, places: MpsDirectories, *, on: bool) -> None:
         # The compute mode belongs to a GPU; a MIG instance has none.
         if self._set_exclusive is None or not places.uuid.startswith("GPU-"):
             return
@@ -301,19 +301,19 @@ class MpsDaemons:
 
     # --- status -----------------------------------------------------------------------------------------
 
-    async def status(self) -> tuple[Status, ...]:
+    async def read_status(self) -> tuple[Status, ...]:
         """Return all running and desired daemons with their current clients."""
         async with self._busy:
-            return tuple([await self._status(uuid) for uuid in sorted(self._units)])
+            return tuple([await self._read_status(uuid) for uuid in sorted(self._units)])
 
     async def status_of(self, uuid: str) -> Status:
         """Return one status; raise NotFound if there is no such daemon and none is desired."""
         async with self._busy:
             if uuid not in self._units:
                 raise errors.NotFound(f"no MPS daemon for {uuid}")
-            return await self._status(uuid)
+            return await self._read_status(uuid)
 
-    async def _status(self, uuid: str) -> Status:
+    async def _read_status(self, uuid: str) -> Status:
         unit = self._units[uuid]
         problem = ""
         if unit.daemon is not None or uuid not in self._wanted:

@@ -109,21 +109,21 @@ class NvmlDriver:
     async def set_mig_mode(self, uuid: str, *, enabled: bool) -> bool:
         return await self._run(
             f"setting MIG mode of {uuid}",
-            lambda s: s.mig.set_mode(s.card(uuid), enabled=enabled),
+            lambda s: s.mig.set_mode(s.find_handle(uuid), enabled=enabled),
             self._deadlines.mode,
         )
 
     async def create_instance(self, uuid: str, profile: str, start: int) -> Instance:
         return await self._run(
             f"creating {profile}@{start} on {uuid}",
-            lambda s: s.mig.create(s.card(uuid), profile, start),
+            lambda s: s.mig.create(s.find_handle(uuid), profile, start),
             self._deadlines.cut,
         )
 
     async def destroy_instance(self, uuid: str, instance_id: int) -> None:
         await self._run(
             f"removing instance {instance_id} of {uuid}",
-            lambda s: s.mig.destroy(s.card(uuid), instance_id),
+            lambda s: s.mig.destroy(s.find_handle(uuid), instance_id),
             self._deadlines.cut,
         )
 
@@ -214,7 +214,7 @@ class NvmlDriver:
     def _reset(self, uuid: str) -> None:
         """Reset with nvidia-smi: NVML has no function for it. No process, including ours, may have the GPU open."""
         session = self._open_session()
-        if not session.knows(uuid):
+        if not session.has_gpu(uuid):
             raise errors.NotFound(f"no GPU {uuid} on this machine")
         self._is_quiet.set()
         try:
@@ -225,7 +225,7 @@ class NvmlDriver:
                 try:
                     _run_smi(self._smi, uuid, 0.9 * self._deadlines.reset)
                 finally:
-                    self._session = session.reopened()
+                    self._session = session.reopen()
         finally:
             self._is_quiet.clear()
 
@@ -251,11 +251,11 @@ class _Session:
             self._library.shut_down()
             raise
 
-    def card(self, uuid: str) -> Any:
+    def find_handle(self, uuid: str) -> Any:
         """Return the handle of a GPU."""
         return self._library.call("nvmlDeviceGetHandleByUUID", uuid.encode())
 
-    def knows(self, uuid: str) -> bool:
+    def has_gpu(self, uuid: str) -> bool:
         if any(device.uuid == uuid for device in self._memory.devices.values()):
             return True
         return self._library.call_if_supported("nvmlDeviceGetHandleByUUID", uuid.encode()) is not None
@@ -264,7 +264,7 @@ class _Session:
         self.tap.close()
         self._library.shut_down()
 
-    def reopened(self) -> _Session:
+    def reopen(self) -> _Session:
         self._open()
         return self
 

@@ -41,7 +41,7 @@ class EventReader:
             handle, code = self._library.call_or_code("nvmlDeviceGetHandleByIndex", index)
             if code != Code.SUCCESS:
                 continue
-            self._cards[_address(handle)] = self._library.call_or_code("nvmlDeviceGetUUID", handle)[0] or ""
+            self._cards[_read_address(handle)] = self._library.call_or_code("nvmlDeviceGetUUID", handle)[0] or ""
             self._library.call_or_code("nvmlDeviceRegisterEvents", handle, _XID, self._set)
 
     def wait(self, timeout_ms: int) -> None:
@@ -76,12 +76,12 @@ class EventReader:
         return code
 
     def _event(self, data: Any) -> Event:
-        card = self._cards.get(_address(data.device))
+        card = self._cards.get(_read_address(data.device))
         if card is None:
             card = self._library.call_or_code("nvmlDeviceGetUUID", data.device)[0] or ""
         instance = None if data.gpuInstanceId == _NO_INSTANCE else int(data.gpuInstanceId)
         return Event(card, int(data.eventData), instance)
 
 
-def _address(handle: Any) -> int:
+def _read_address(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

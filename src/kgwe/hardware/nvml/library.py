@@ -159,7 +159,7 @@ class Library:
         """Return the value of a call that must succeed."""
         answer, code = self.call_or_code(function, *arguments)
         if code != Code.SUCCESS:
-            raise self.error(code, function)
+            raise self.make_error(code, function)
         return answer
 
     def call_if_supported(self, function: str, *arguments: Any) -> Any:
@@ -168,7 +168,7 @@ class Library:
         if code == Code.SUCCESS:
             return answer
         if code in {Code.GPU_IS_LOST, Code.UNINITIALIZED}:
-            raise self.error(code, function)
+            raise self.make_error(code, function)
         if code not in _ORDINARY and (function, code) not in self._told:
             self._told.add((function, code))
             log.info("nvml_unsupported", function=function, reason=self.describe(code), library=self.path)
@@ -181,7 +181,7 @@ class Library:
                 return answer
         return None
 
-    def error(self, code: int, what: str) -> errors.KgweError:
+    def make_error(self, code: int, what: str) -> errors.KgweError:
         """Return the exception for a code."""
         kind = _KINDS.get(code, errors.Transient)
         return kind(f"{what}: {self.describe(code)}")

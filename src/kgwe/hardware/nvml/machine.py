@@ -80,8 +80,8 @@ class MachineReader:
             cuda_version=self._cuda_version(),
             devices=devices,
             nics=sysfs.list_nics(self._sys),
-            seen=_pairs(count, there, self._path_seen, own=Relation.SELF, unknown=Relation.UNKNOWN),
-            peer_access=_pairs(count, there, self._can_read, own=True, unknown=None),
+            seen=_read_pairs(count, there, self._path_seen, own=Relation.SELF, unknown=Relation.UNKNOWN),
+            peer_access=_read_pairs(count, there, self._can_read, own=True, unknown=None),
         )
 
     def _handle(self, index: int) -> Any:
@@ -130,11 +130,11 @@ class MachineReader:
         bus = values.bus_id(pci) if pci is not None else ""
         cpus = self._library.call_if_supported("nvmlDeviceGetCpuAffinity", handle, _CPU_WORDS)
         nodes = self._library.call_if_supported("nvmlDeviceGetMemoryAffinity", handle, _NODE_WORDS, _SCOPE_NODE)
-        near = values.bits(nodes) if nodes is not None else []
+        near = values.list_bits(nodes) if nodes is not None else []
         return Slot(
             bus=bus,
             numa=near[0] if len(near) == 1 else sysfs.read_numa_node(self._sys, bus),
-            cpus=values.ranges(values.bits(cpus)) if cpus is not None else sysfs.read_cpus(self._sys, bus),
+            cpus=values.format_ranges(values.list_bits(cpus)) if cpus is not None else sysfs.read_cpus(self._sys, bus),
             pcie=sysfs.device_path(self._sys, bus),
         )
 
@@ -155,7 +155,7 @@ class MachineReader:
     def _links(self, card: str, handle: Any, architecture: Architecture | None) -> Iterator[Link]:
         count = values.link_count(self._library, handle)
         wanted = [(_LINK_SPEED, link) for link in range(count)]
-        *speeds, common = values.fields(self._library, handle, [*wanted, (_LINK_SPEED_OF_ALL, 0)])
+        *speeds, common = values.read_fields(self._library, handle, [*wanted, (_LINK_SPEED_OF_ALL, 0)])
         for link, speed in enumerate(speeds):
             active = self._library.call_if_supported("nvmlDeviceGetNvLinkState", handle, link)
             if active is None:
@@ -196,7 +196,7 @@ class MachineReader:
         return None if status is None else status == _PEERS_OK
 
 
-def _pairs(count: int, handles: dict[int, Any], ask: Callable[[Any, Any], Any], *, own: Any, unknown: Any) -> Any:
+def _read_pairs(count: int, handles: dict[int, Any], ask: Callable[[Any, Any], Any], *, own: Any, unknown: Any) -> Any:
     """Return a square table; both directions are equal, so each pair is read once."""
     table = [[own if a == b else unknown for b in range(count)] for a in range(count)]
     for a, one in handles.items():

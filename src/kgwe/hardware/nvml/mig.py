@@ -53,8 +53,8 @@ class MigControl:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._profiles: dict[str, tuple[Profile, ...]] = {}
-        self._profile_numbers = _constants(library, "NVML_GPU_INSTANCE_PROFILE_")
-        self._compute_numbers = [number for _, number in _constants(library, "NVML_COMPUTE_INSTANCE_PROFILE_")]
+        self._profile_numbers = _list_constants(library, "NVML_GPU_INSTANCE_PROFILE_")
+        self._compute_numbers = [number for _, number in _list_constants(library, "NVML_COMPUTE_INSTANCE_PROFILE_")]
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class MigControl:
         all users.
         """
         profile = next(iter(self.profiles(handle)), None)
-        return profile is not None and self._listed(handle, profile)[1] == Code.NO_PERMISSION
+        return profile is not None and self._list_instances(handle, profile)[1] == Code.NO_PERMISSION
 
     def _list_visible_devices(
         self, handle: Any, devices: list[tuple[int, str, Any]], busy: frozenset[int] | None
@@ -163,7 +163,7 @@ class MigControl:
                 and (info := self._library.call_if_supported(function, handle, number, _FIRST_VERSION)) is None
             ):
                 continue
-            name = _NAME.search(values.text(getattr(info, "name", "")))
+            name = _NAME.search(values.decode_text(getattr(info, "name", "")))
             if name is None and total is None:
                 total, _ = values.memory_info(self._library, handle)
             yield Profile(
@@ -176,15 +176,15 @@ class MigControl:
 
     def _gpu_instances(self, handle: Any) -> Iterator[tuple[Profile, Any]]:
         for profile in self.profiles(handle):
-            found, code = self._listed(handle, profile)
+            found, code = self._list_instances(handle, profile)
             if code in {Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND}:
                 return
             if code != Code.SUCCESS:  # an overlooked instance would be overwritten
-                raise self._library.error(code, _LIST)
+                raise self._library.make_error(code, _LIST)
             for gpu_instance in found:
                 yield profile, gpu_instance
 
-    def _listed(self, handle: Any, profile: Profile) -> tuple[list[Any], int]:
+    def _list_instances(self, handle: Any, profile: Profile) -> tuple[list[Any], int]:
         room = (self._library.nvml.c_nvmlGpuInstance_t * max(profile.limit, 1))()
         count = ctypes.c_uint(len(room))
         _, code = self._library.call_or_code(_LIST, handle, profile.id, room, ctypes.byref(count))
@@ -201,7 +201,7 @@ class MigControl:
         if code == Code.IN_USE:
             raise errors.Conflict(f"cannot change MIG mode: {self._find_blockers(handle)}")
         if code != Code.SUCCESS:
-            raise self._library.error(code, "nvmlDeviceSetMigMode")
+            raise self._library.make_error(code, "nvmlDeviceSetMigMode")
         current, pending = self._library.call("nvmlDeviceGetMigMode", handle)
         return bool(activation == Code.SUCCESS and current == pending == enabled)
 
@@ -257,7 +257,7 @@ class MigControl:
         if code in {Code.INSUFFICIENT_RESOURCES, Code.IN_USE}:
             there = ", ".join(f"{each.profile}@{each.start}" for each in self.instances(handle)) or "nothing"
             raise errors.Conflict(f"no room for {name}: the GPU has {there} ({self._library.describe(code)})")
-        raise self._library.error(code, f"creating {name}")
+        raise self._library.make_error(code, f"creating {name}")
 
     def _size(self, handle: Any, profile: Profile, start: int) -> int:
         """Return the memory units of the profile; refuse a start that is not valid for this GPU model."""
@@ -321,7 +321,7 @@ class MigControl:
         if code in {Code.NOT_FOUND, Code.NOT_SUPPORTED, Code.INVALID_ARGUMENT}:
             raise errors.NotFound(f"the GPU has no GPU instance {instance_id}")
         if code != Code.SUCCESS:
-            raise self._library.error(code, "nvmlDeviceGetGpuInstanceById")
+            raise self._library.make_error(code, "nvmlDeviceGetGpuInstanceById")
         # Check the whole first: a GPU instance without some of its compute instances cannot be used.
         if instance_id in (nvml_processes.busy_instances(self._library, handle) or ()):
             raise errors.Conflict(f"GPU instance {instance_id} is in use by a process")
@@ -338,7 +338,7 @@ class MigControl:
                 yield from room[: count.value]
 
 
-def _constants(library: Library, prefix: str) -> list[tuple[str, int]]:
+def _list_constants(library: Library, prefix: str) -> list[tuple[str, int]]:
     """Return (name, number) of an NVML enumeration, by number."""
     found = [(key, number) for key, number in vars(library.nvml).items() if key.startswith(prefix)]
     return sorted((each for each in found if not each[0].endswith("_COUNT")), key=lambda each: each[1])

@@ -25,10 +25,10 @@ def read_processes(
     library: Library, handle: Any, *, since_us: int = 0, with_util: bool = True
 ) -> tuple[tuple[Process, ...], int] | None:
     """Return the processes, and the time of the newest usage sample; None if the driver does not report them."""
-    listed = _listed(library, handle)
+    listed = _list_processes(library, handle)
     if listed is None:
         return None
-    util, newest = _util(library, handle, since_us) if listed and with_util else (None, since_us)
+    util, newest = _read_utilization(library, handle, since_us) if listed and with_util else (None, since_us)
     processes = [
         Process(
             pid=pid,
@@ -43,13 +43,13 @@ def read_processes(
 
 def busy_instances(library: Library, handle: Any) -> frozenset[int] | None:
     """Return the GPU instances that a process runs on."""
-    listed = _listed(library, handle)
+    listed = _list_processes(library, handle)
     if listed is None:
         return None
     return frozenset(instance for _, instance in listed if instance is not None)
 
 
-def _listed(library: Library, handle: Any) -> dict[tuple[int, int | None], int | None] | None:
+def _list_processes(library: Library, handle: Any) -> dict[tuple[int, int | None], int | None] | None:
     """Return (process, instance) -> memory in MiB; a process with compute and graphics counts once."""
     found: dict[tuple[int, int | None], int | None] = {}
     answers = [library.first_supported(functions, handle) for functions in _LISTS]
@@ -63,7 +63,7 @@ def _listed(library: Library, handle: Any) -> dict[tuple[int, int | None], int |
     return found
 
 
-def _util(library: Library, handle: Any, since_us: int) -> tuple[Mapping[int, float] | None, int]:
+def _read_utilization(library: Library, handle: Any, since_us: int) -> tuple[Mapping[int, float] | None, int]:
     """Return (process -> mean share of its samples, time of the newest); None if the driver takes no samples."""
     samples, code = library.call_or_code("nvmlDeviceGetProcessUtilization", handle, since_us)
     if code == Code.GPU_IS_LOST:

@@ -53,9 +53,9 @@ class InstrumentsReader:
         self._links: dict[str, int] = {}
 
     def read(self) -> list[Reading]:
-        return [self._card(index) for index in range(self._library.call("nvmlDeviceGetCount"))]
+        return [self._read_gpu(index) for index in range(self._library.call("nvmlDeviceGetCount"))]
 
-    def _card(self, index: int) -> Reading:
+    def _read_gpu(self, index: int) -> Reading:
         try:
             handle = self._library.call("nvmlDeviceGetHandleByIndex", index)
             return self._reading(self._library.call("nvmlDeviceGetUUID", handle), handle)
@@ -67,7 +67,7 @@ class InstrumentsReader:
         ask = self._library.call_if_supported
         rates = ask("nvmlDeviceGetUtilizationRates", handle)
         total, used = nvml_values.memory_info(self._library, handle)
-        (memory_c,) = nvml_values.fields(self._library, handle, [(_MEMORY_TEMPERATURE, 0)])
+        (memory_c,) = nvml_values.read_fields(self._library, handle, [(_MEMORY_TEMPERATURE, 0)])
         sent, received = self._traffic(card, handle)
         is_cut = bool((ask("nvmlDeviceGetMigMode", handle) or (0,))[0])
         processes = nvml_processes.read_processes(
@@ -81,17 +81,17 @@ class InstrumentsReader:
             memory_util=None if rates is None else rates.memory / 100,
             memory_used_mib=used,
             memory_total_mib=total,
-            power_w=_thousandths(ask("nvmlDeviceGetPowerUsage", handle)),
-            power_limit_w=_thousandths(ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
-            energy_j=_thousandths(ask("nvmlDeviceGetTotalEnergyConsumption", handle)),
+            power_w=_from_thousandths(ask("nvmlDeviceGetPowerUsage", handle)),
+            power_limit_w=_from_thousandths(ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
+            energy_j=_from_thousandths(ask("nvmlDeviceGetTotalEnergyConsumption", handle)),
             gpu_c=ask("nvmlDeviceGetTemperature", handle, _GPU_SENSOR),
             memory_c=memory_c,
             slowdown_c=ask("nvmlDeviceGetTemperatureThreshold", handle, _SLOWDOWN),
             sm_mhz=ask("nvmlDeviceGetClockInfo", handle, _SM),
             memory_mhz=ask("nvmlDeviceGetClockInfo", handle, _MEMORY),
             throttle=self._throttle(handle),
-            pcie_tx_bytes_per_s=_thousands(ask("nvmlDeviceGetPcieThroughput", handle, _SENT)),
-            pcie_rx_bytes_per_s=_thousands(ask("nvmlDeviceGetPcieThroughput", handle, _RECEIVED)),
+            pcie_tx_bytes_per_s=_from_thousands(ask("nvmlDeviceGetPcieThroughput", handle, _SENT)),
+            pcie_rx_bytes_per_s=_from_thousands(ask("nvmlDeviceGetPcieThroughput", handle, _RECEIVED)),
             nvlink_tx_bytes=sent,
             nvlink_rx_bytes=received,
             instance_memory_mib=self._instance_memory(handle) if is_cut else (),
@@ -103,7 +103,7 @@ class InstrumentsReader:
         bits = self._library.first_supported(
             ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), handle
         )
-        return None if bits is None else throttle(bits)
+        return None if bits is None else list_throttle_reasons(bits)
 
     def _instance_memory(self, handle: Any) -> tuple[tuple[int, int], ...]:
         found: dict[int, int] = {}
@@ -121,7 +121,7 @@ class InstrumentsReader:
     def _traffic(self, card: str, handle: Any) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Return bytes sent and received per link; the driver counts KiB."""
         links = range(self._link_count(card, handle))
-        values = nvml_values.fields(
+        values = nvml_values.read_fields(
             self._library, handle, [(field, link) for field in (_DATA_SENT, _DATA_RECEIVED) for link in links]
         )
         halves = values[: len(links)], values[len(links) :]
@@ -155,7 +155,7 @@ class InstrumentsReader:
         return LinkErrors(link, replays, recoveries, crc)
 
 
-def throttle(bits: int) -> Throttle:
+def list_throttle_reasons(bits: int) -> Throttle:
     """Return KGWE's throttle reasons for NVML's mask."""
     found = Throttle.NONE
     for bit, reason in _REASONS.items():
@@ -166,9 +166,9 @@ def throttle(bits: int) -> Throttle:
     return found
 
 
-def _thousandths(value: int | None) -> float | None:
+def _from_thousandths(value: int | None) -> float | None:
     return None if value is None else value / 1000
 
 
-def _thousands(value: int | None) -> int | None:
+def _from_thousands(value: int | None) -> int | None:
     return None if value is None else value * 1000

@@ -20,13 +20,13 @@ _LINK_COUNT: Final = 91
 
 def bus_id(pci: Any) -> str:
     """Return the long form, `00000000:1B:00.0`; the oldest drivers fill in only the short one."""
-    domain, colon, rest = (text(pci.busId) or text(pci.busIdLegacy)).upper().partition(":")
+    domain, colon, rest = (decode_text(pci.busId) or decode_text(pci.busIdLegacy)).upper().partition(":")
     if not colon or set(domain) == {"F"}:  # a device of another machine
         return ""
     return f"{domain:0>8}{colon}{rest}"
 
 
-def text(raw: Any) -> str:
+def decode_text(raw: Any) -> str:
     return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
 
 
@@ -41,7 +41,7 @@ def memory_info(library: Library, handle: Any) -> tuple[int | None, int | None]:
     return (None, None) if info is None else (info.total >> 20, info.used >> 20)
 
 
-def fields(library: Library, handle: Any, wanted: list[tuple[int, int]]) -> list[int | None]:
+def read_fields(library: Library, handle: Any, wanted: list[tuple[int, int]]) -> list[int | None]:
     """Return the values of (field, scope), read in one call."""
     if not wanted:
         return []
@@ -62,7 +62,7 @@ def _value(value: Any) -> int | None:
 
 def link_count(library: Library, handle: Any) -> int:
     """Return the number of NVLinks to query; some of them may not be connected."""
-    (count,) = fields(library, handle, [(_LINK_COUNT, 0)])
+    (count,) = read_fields(library, handle, [(_LINK_COUNT, 0)])
     if count is not None:
         return min(count, MAX_LINKS)
     for link in range(MAX_LINKS):
@@ -110,13 +110,13 @@ def link_gb_per_s(mbps: int | None, generation: int | None) -> float | None:
 _MOST_CODING: Final = 1.1
 
 
-def bits(words: Iterable[int]) -> list[int]:
+def list_bits(words: Iterable[int]) -> list[int]:
     """Return the bit numbers of a mask of unsigned longs."""
     width = 8 * ctypes.sizeof(ctypes.c_ulonglong)
     return [width * i + bit for i, word in enumerate(words) if word for bit in range(width) if word >> bit & 1]
 
 
-def ranges(numbers: list[int]) -> str:
+def format_ranges(numbers: list[int]) -> str:
     """Return `0-2,7` for 0, 1, 2, 7."""
     parts: list[str] = []
     first = None

@@ -255,7 +255,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
 class TrainingJobStatus(msgspec.Struct, frozen=True):
     replicaStatuses: dict[str, ReplicaStatus] | None = None
 
-    def succeeded(self, role: str) -> int:
+    def count_succeeded(self, role: str) -> int:
         """Pods of a replica type, named in lower case, that are done."""
         return sum(each.succeeded for name, each in (self.replicaStatuses or {}).items() if name.lower() == role)
 

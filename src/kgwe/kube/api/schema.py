@@ -58,7 +58,7 @@ class Rule:
         return out
 
 
-def matching(pattern: str, message: str) -> Rule:
+def match_pattern(pattern: str, message: str) -> Rule:
     """The whole string must match `pattern` (RE2); unlike a schema pattern it says why in words."""
     return Rule(f"self.matches(r'^({pattern})$')", message)
 

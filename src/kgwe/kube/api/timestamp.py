@@ -15,7 +15,7 @@ def seconds(at: dt.datetime | None = None) -> str:
     return _to_utc(at).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def of(epoch_s: float) -> str:
+def format_time(epoch_s: float) -> str:
     """A time given in seconds since 1970."""
     return seconds(dt.datetime.fromtimestamp(epoch_s, dt.UTC))
 

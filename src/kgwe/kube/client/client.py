@@ -97,7 +97,7 @@ class KubeClient:
         self.namespace = namespace
         self._guard = guard
 
-    def guarded(self, guard: Callable[[], None]) -> KubeClient:
+    def with_guard(self, guard: Callable[[], None]) -> KubeClient:
         """The same connections, but `guard` is asked before every write and may refuse it by raising."""
         return KubeClient(self.transport, field_manager=self.field_manager, namespace=self.namespace, guard=guard)
 

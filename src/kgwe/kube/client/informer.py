@@ -329,7 +329,7 @@ class Informer(Generic[T]):
             except Unreadable as exc:
                 self._skip_object(identify(codec, event.object), str(exc))
             else:
-                raw = codec.bare(event.object) if self._keep is not None and self._keep(obj) else b""
+                raw = codec.extract_object(event.object) if self._keep is not None and self._keep(obj) else b""
                 self._set_object(obj.metadata.key, obj, raw)
                 self.version = obj.metadata.resourceVersion
                 return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import yaml
 
-from kgwe import errors, text_files
+from kgwe import errors, text_files, yaml_text
 from kgwe.kube.api.resources import Resource
 
 if TYPE_CHECKING:
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from kgwe.kube.client.client import KubeClient
 
 Document = dict[str, Any]
-
-# The C parser where PyYAML was built with it: ten times faster on big files.
-_Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # `kubectl get -o yaml` of a large cluster is tens of MiB.
 _MAX_BYTES: Final = 128 << 20
@@ -39,10 +36,10 @@ def load_manifests(path: Path) -> list[Document]:
     """The objects of a YAML file, those in Lists included; Permanent, naming the file, when it holds anything else."""
     try:
         text = text_files.read_text(path, _MAX_BYTES)
-        documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
+        documents = [document for document in yaml_text.parse_documents(text) if document is not None]
     except OSError as exc:
         raise errors.Permanent(f"cannot read {path}: {exc.strerror}") from exc
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as exc:
+    except (UnicodeDecodeError, yaml.YAMLError) as exc:
         raise errors.Permanent(_describe_yaml_error(path, exc)) from exc
     found = []
     for number, document in enumerate(documents, 1):
@@ -56,9 +53,7 @@ def load_manifests(path: Path) -> list[Document]:
 def _describe_yaml_error(path: Path, exc: Exception) -> str:
     if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
         return f"{path}, line {exc.problem_mark.line + 1}: not valid YAML: {exc.problem}"
-    return f"{path} is not valid YAML: " + (
-        "nested too deeply" if isinstance(exc, RecursionError) else "it is not text"
-    )
+    return f"{path} is not valid YAML: {exc if isinstance(exc, yaml_text.TooDeep) else 'it is not text'}"
 
 
 def _unpack_list(document: Any, where: str) -> Iterator[tuple[str, Any]]:

@@ -60,4 +60,4 @@ class WorkerPool(Generic[K]):
             except Exception as exc:  # noqa: BLE001 - the caller decides what becomes of the key
                 self._on_error(key, exc)
             finally:
-                self._queue.done(key)
+                self._queue.mark_done(key)

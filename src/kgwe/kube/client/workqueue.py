@@ -23,7 +23,7 @@ K = TypeVar("K", bound="Hashable")
 
 
 class WorkQueue(Generic[K]):
-    """FIFO over distinct keys; `get`, work, then `done` (always) and `retry` or `forget`."""
+    """FIFO over distinct keys; `get`, work, then `mark_done` (always) and `retry` or `forget`."""
 
     def __init__(
         self, *, base_s: float = 0.05, ceiling_s: float = 60.0, jitter: float = 0.1, rng: random.Random | None = None
@@ -86,7 +86,7 @@ class WorkQueue(Generic[K]):
         self._working.add(key)
         return key
 
-    def done(self, key: K) -> None:
+    def mark_done(self, key: K) -> None:
         if key not in self._working:
             return  # said twice: queueing it twice would give it to two workers
         self._working.remove(key)

@@ -49,7 +49,7 @@ class Groups:
             raise Unreadable(f"{kind.kind} {namespace}/{name} of {kind.group} does not exist{why}", waits=True)
         return found
 
-    def all(self, kind: Resource[Any]) -> Iterator[Any]:
+    def list_objects(self, kind: Resource[Any]) -> Iterator[Any]:
         for found in self._stores.get(kind, {}).values():
             yield _as_struct(found, kind)
 

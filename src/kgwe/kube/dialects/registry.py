@@ -45,26 +45,26 @@ def find_membership(pod: core.Pod, groups: Groups) -> Membership | None:
     Ask again when the pod or an object of `groups` in its namespace changes.
     """
     try:
-        spoken = _spoken(pod, groups)
+        spoken = _list_domains(pod, groups)
     except Unreadable as exc:
-        return Membership(_alone(pod), own.SINGLE.name, problem=exc.problem)
+        return Membership(_single_pod_key(pod), own.SINGLE.name, problem=exc.problem)
     if spoken.isdisjoint(_KEYS) and not any(is_used(pod) for is_used in _IN_SPEC):
         return None
     for dialect in DIALECTS:
         try:
             key = dialect.key(pod, groups)
         except Unreadable as exc:
-            return Membership(_alone(pod), dialect.name, problem=exc.problem)
+            return Membership(_single_pod_key(pod), dialect.name, problem=exc.problem)
         if key is not None:
             return _read_member(pod, key, groups, dialect, spoken)
     return None
 
 
-def _alone(pod: core.Pod) -> Key:
+def _single_pod_key(pod: core.Pod) -> Key:
     return Key(pod.metadata.namespace, "Pod", pod.metadata.name)
 
 
-def _spoken(pod: core.Pod, groups: Groups) -> set[str]:
+def _list_domains(pod: core.Pod, groups: Groups) -> set[str]:
     said = [pod.metadata.labels, pod.metadata.annotations]
     said += [owner.metadata.annotations for _, owner in groups.owners(pod)]
     return {key if key in requests.OWN_KEYS else values.domain_of(key) for each in said for key in each}

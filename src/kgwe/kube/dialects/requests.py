@@ -142,7 +142,7 @@ def _read_kueue(pod: core.Pod, levels: Levels) -> TopologyRequest:
     """
     said, pinned = pod.metadata.annotations, pod.spec.nodeSelector
 
-    def held(label: str) -> bool:
+    def is_pinned(label: str) -> bool:
         return label in pinned or _HOST_NAME in pinned
 
     required, preferred, unconstrained = (said.get(key, "") for key in _KUEUE_KEYS[:3])
@@ -150,11 +150,11 @@ def _read_kueue(pod: core.Pod, levels: Levels) -> TopologyRequest:
     segments = tuple(
         Segment(size, levels.find_level(label, source))
         for size, label, source in (*whole, *_kueue_slices(said))
-        if not held(label)
+        if not is_pinned(label)
     )
     free = bool(unconstrained) and values.read_flag(unconstrained, _KUEUE_KEYS[2])
     return TopologyRequest(
-        preferred=levels.find_level(preferred, _KUEUE_KEYS[1]) if preferred and not held(preferred) else "",
+        preferred=levels.find_level(preferred, _KUEUE_KEYS[1]) if preferred and not is_pinned(preferred) else "",
         segments=segments,
         strategy=Strategy.PACK if free and not (preferred or segments) else None,
         together=said.get(KUEUE + "group-name", ""),

@@ -155,7 +155,7 @@ class Args:
         else:
             raise errors.Permanent("an extender request names nodes: NodeNames or Nodes")
 
-    def has(self, node: str) -> bool:
+    def has_node(self, node: str) -> bool:
         """Whether kube-scheduler would have the pod there; looked for without reading the list."""
         return b'"' + node.encode() + b'"' in self._raw
 

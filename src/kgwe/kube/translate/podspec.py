@@ -49,9 +49,9 @@ def sum_requests(spec: core.PodSpec) -> Amounts:
     """
     return dict(
         _sum(
-            tuple((each.restartPolicy == "Always", _requested(each.resources)) for each in spec.initContainers),
-            tuple(_requested(each.resources) for each in spec.containers),
-            _requested(spec.resources),
+            tuple((each.restartPolicy == "Always", _list_requests(each.resources)) for each in spec.initContainers),
+            tuple(_list_requests(each.resources) for each in spec.containers),
+            _list_requests(spec.resources),
             tuple(spec.overhead.items()),
         )
     )
@@ -84,7 +84,7 @@ def _sum(
     return amounts.cap_request(result)
 
 
-def _requested(resources: core.ResourceRequirements) -> _Quantities:
+def _list_requests(resources: core.ResourceRequirements) -> _Quantities:
     # The API server copies limits to missing requests; templates not yet created need the same rule.
     return tuple((resources.limits | resources.requests).items())
 

@@ -156,7 +156,7 @@ class JsonCodec(Generic[T]):
     def status(self, raw: bytes) -> Status:
         return _decode(_STATUS, raw)
 
-    def bare(self, raw: bytes) -> bytes:
+    def extract_object(self, raw: bytes) -> bytes:
         del raw
         return b""
 

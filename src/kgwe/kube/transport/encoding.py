@@ -64,7 +64,7 @@ class Status(msgspec.Struct, frozen=True):
 class Page(NamedTuple, Generic[T]):
     """One page of a list."""
 
-    #: each object with its bytes (`Codec.bare`)
+    #: each object with its bytes (`Codec.extract_object`)
     items: list[tuple[T, bytes]]
     #: those that could not be read, and why
     unreadable: list[tuple[Identity | None, str]]
@@ -92,6 +92,6 @@ class Codec(Protocol[T]):
     def object(self, raw: bytes) -> T: ...
     def identity(self, raw: bytes) -> Identity: ...
     def status(self, raw: bytes) -> Status: ...
-    def bare(self, raw: bytes) -> bytes:
+    def extract_object(self, raw: bytes) -> bytes:
         """The object of an event in protobuf, to be changed and written back; nothing of one in JSON."""
         ...

@@ -91,7 +91,7 @@ class _Compiler:
         return _Draft(descriptor_pb2.FileDescriptorProto(name=name, package=name, syntax="proto3"))
 
     def function(self, draft: _Draft, value: str, root: str) -> Read:
-        names = {"parse": self._message(draft.file, root).FromString, "missing": _missing, **draft.names}
+        names = {"parse": self._message(draft.file, root).FromString, "missing": _raise_missing, **draft.names}
         opened = ".raw" if root == "Envelope" else ""
         code = "\n ".join(["def read(raw):", f"m = parse(raw){opened}", *draft.lines, f"return {value}"])
         exec(code, names)  # noqa: S102 - made above from the names of our own fields
@@ -158,10 +158,10 @@ class _Compiler:
         """A field of a struct."""
         here, wanted, or_none = f"{at}.{origin.name}", *_without_none(hint)
         if origin.message_type is None:
-            return _plain(here, origin, default, or_none=or_none)
+            return _copy_expression(here, origin, default, or_none=or_none)
         get, new = f"{at}_{origin.name}_get", f"{at}_{origin.name}_new"
         inner = get_args(wanted)[0] if get_origin(wanted) is tuple else wanted
-        draft.names[get], draft.names[new] = self._of(inner, origin.message_type)
+        draft.names[get], draft.names[new] = self._find_ways(inner, origin.message_type)
         if origin.is_repeated:
             collect = "dict" if get_origin(wanted) is dict else "tuple"
             return f"({collect}([{get}(b) or {new}(b) for b in every[:]]) if (every := {here}) else {collect}())"
@@ -169,7 +169,7 @@ class _Compiler:
             return f"({new}({here}) if {at}.HasField({origin.name!r}) else None)"  # given and empty is not absent
         return f"(({get}(b) or {new}(b)) if (b := {here}) else {default})"
 
-    def _of(self, hint: Any, source: Descriptor) -> _Ways:
+    def _find_ways(self, hint: Any, source: Descriptor) -> _Ways:
         """To messages that stand for `hint`."""
         known = (hint, source.full_name)
         if known not in self._ways:
@@ -217,7 +217,7 @@ def _add(slim: descriptor_pb2.DescriptorProto, origin: FieldDescriptor, part: st
         slim.oneof_decl.add(name=f"_{origin.name}")
 
 
-def _plain(here: str, origin: FieldDescriptor, default: str, *, or_none: bool) -> str:
+def _copy_expression(here: str, origin: FieldDescriptor, default: str, *, or_none: bool) -> str:
     if origin.is_repeated:
         return f"(tuple(every[:]) if (every := {here}) else ())"
     if or_none:
@@ -267,5 +267,5 @@ def _moment(seconds: int) -> str:
     return f"{(_EPOCH + dt.timedelta(seconds=seconds)).isoformat()}Z"
 
 
-def _missing(name: str = "") -> Any:
+def _raise_missing(name: str = "") -> Any:
     raise msgspec.ValidationError(f"the message has no `{name}`")

@@ -107,7 +107,7 @@ class ProtobufCodec(Generic[T]):
     def status(self, raw: bytes) -> Status:
         return status(raw)
 
-    def bare(self, raw: bytes) -> bytes:
+    def extract_object(self, raw: bytes) -> bytes:
         return kubernetes_pb2.Envelope.FromString(raw).raw
 
 

@@ -79,7 +79,7 @@ class LocalCluster:
         if not cluster.is_running():
             # Build before taking the lock: it takes minutes, and other commands may need the lock briefly.
             binaries = binaries or build.ensure_binaries(progress)
-        with cluster._lock.held(timeout_s=_LOCK_TIMEOUT_S, waiting=progress.note):
+        with cluster._lock.hold(timeout_s=_LOCK_TIMEOUT_S, waiting=progress.note):
             if not cluster.is_running():
                 cluster._start(options, binaries or build.ensure_binaries(progress), progress)
                 return cluster
@@ -108,7 +108,7 @@ class LocalCluster:
 
     def find_dead(self) -> ProcessRecord | None:
         """Return a process that should run and does not. Waits for a running command, such as a restart."""
-        with self._lock.held(timeout_s=_LOCK_TIMEOUT_S):
+        with self._lock.hold(timeout_s=_LOCK_TIMEOUT_S):
             known = state.load_record(self.directory)
             everyone = known.everyone.values() if known is not None else ()
             return next((record for record in everyone if not processes.is_alive(record)), None)
@@ -152,7 +152,7 @@ class LocalCluster:
         """Stop all processes. With `remove`, delete data, certificates and logs too. Stopping twice is no error."""
         if not self.directory.exists():
             return
-        with self._lock.held(timeout_s=_LOCK_TIMEOUT_S):
+        with self._lock.hold(timeout_s=_LOCK_TIMEOUT_S):
             self._sweep(grace_s)
             if remove:
                 shutil.rmtree(self.directory, ignore_errors=True)
@@ -164,7 +164,7 @@ class LocalCluster:
 
     def restart(self, component: str, *, timeout_s: float = _READY_TIMEOUT_S) -> None:
         """Restart a component with the same arguments and port, and wait until the cluster is ready."""
-        with self._lock.held(timeout_s=_LOCK_TIMEOUT_S):
+        with self._lock.hold(timeout_s=_LOCK_TIMEOUT_S):
             old = self._find_record(component)
             processes.terminate([old], grace_s=_GRACE_S)
             self._launch(component, old.argv, old.env)
@@ -193,10 +193,21 @@ class LocalCluster:
         """Run another process as long as the cluster runs; a process with the same name is replaced."""
         if name in components.NAMES:
             raise Permanent(f"{name} is a component of the control plane; choose another name for the sidecar")
-        with self._lock.held(timeout_s=_LOCK_TIMEOUT_S):
+        with self._lock.hold(timeout_s=_LOCK_TIMEOUT_S):
             if (old := self.state().sidecars.get(name)) is not None:
                 processes.terminate([old], grace_s=_GRACE_S)
             return self._launch(name, argv, env or {})
+
+    def stop_sidecar(self, name: str) -> bool:
+        """Stop a sidecar and forget it; return False if there is none."""
+        with self._lock.hold(timeout_s=_LOCK_TIMEOUT_S):
+            known = self.state()
+            if (old := known.sidecars.get(name)) is None:
+                return False
+            processes.terminate([old], grace_s=_GRACE_S)
+            others = {each: record for each, record in known.sidecars.items() if each != name}
+            state.save_record(self.directory, msgspec.structs.replace(known, sidecars=others))
+            return True
 
     def _start(self, options: ClusterOptions, found: Binaries, progress: Progress) -> None:
         with progress.step(f"Starting local cluster {self.name!r}") as step:
@@ -232,7 +243,7 @@ class LocalCluster:
 
     def _allocate_ports(self, known: ClusterRecord | None, found: Binaries) -> None:
         # One lock for all clusters: a port is taken once it is recorded. "_" is not allowed in cluster names.
-        with Lock(self.directory.parent / "._ports.lock", purpose="choosing ports").held(timeout_s=_LOCK_TIMEOUT_S):
+        with Lock(self.directory.parent / "._ports.lock", purpose="choosing ports").hold(timeout_s=_LOCK_TIMEOUT_S):
             chosen = ports.allocate(
                 components.PORTS,
                 preferred=known.ports if known else None,

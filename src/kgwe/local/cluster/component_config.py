@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from kgwe import yaml_text
 from kgwe.errors import Permanent
 from kgwe.local.cluster import certificates
 
@@ -107,7 +108,7 @@ def stage_files() -> dict[str, str]:
 
 def _parse_configuration(text: str) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(text)
+        document = yaml_text.parse_yaml(text)
     except yaml.YAMLError as exc:
         raise Permanent(f"the scheduler configuration is not valid YAML: {exc}") from exc
     if not isinstance(document, dict):

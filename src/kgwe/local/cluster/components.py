@@ -97,10 +97,12 @@ class Component:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def component(name: str, layout: Layout, ports: Mapping[str, int], binaries: Binaries, features: Features) -> Component:
+def build_component(
+    name: str, layout: Layout, ports: Mapping[str, int], binaries: Binaries, features: Features
+) -> Component:
     """Return the command line and environment of one component."""
     flags = _FLAGS[name](layout, ports) | features.flags(name)
-    argv = (str(binaries.path(name)), *(f"--{flag}={value}" for flag, value in flags.items()))
+    argv = (str(binaries.find_binary(name)), *(f"--{flag}={value}" for flag, value in flags.items()))
     return Component(name, argv, _build_environment(name, layout))
 
 

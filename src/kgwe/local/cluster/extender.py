@@ -40,7 +40,7 @@ def server_files(made: Certificates) -> tls.Files:
     return tls.Files(pair.certificate, pair.key, made.authority, frozenset({certificates.SCHEDULER.user}))
 
 
-def environment(cluster: LocalCluster) -> dict[str, str]:
+def build_environment(cluster: LocalCluster) -> dict[str, str]:
     """Return scheduler settings for an extender over HTTPS that accepts only kube-scheduler."""
     files = server_files(cluster.layout.certificates)
     if not files.stamp():
@@ -55,6 +55,6 @@ def environment(cluster: LocalCluster) -> dict[str, str]:
     }
 
 
-def configuration(cluster: LocalCluster, port: int) -> str:
+def build_configuration(cluster: LocalCluster, port: int) -> str:
     """Return a kube-scheduler configuration that calls the extender on this port for GPU pods."""
     return scheduler_config.render_config(url(port), tls=client_files(cluster.layout.certificates))

@@ -74,7 +74,7 @@ def start_components(
     deadline = time.monotonic() + timeout_s
 
     def start(name: str) -> ProcessRecord:
-        return launch(components.component(name, layout, ports, binaries, features))
+        return launch(components.build_component(name, layout, ports, binaries, features))
 
     for name in (components.ETCD, components.APISERVER):
         await_healthy(api, start(name), components.health_url(name, ports), deadline)
@@ -90,11 +90,12 @@ def await_healthy(api: Api, record: ProcessRecord, url: str, deadline: float) ->
     while not api.is_healthy(url):
         if not processes.is_alive(record):
             raise Permanent(
-                f"{record.name} exited while starting. Last lines of {record.log}:\n{tail(Path(record.log))}"
+                f"{record.name} exited while starting. Last lines of {record.log}:\n{read_tail(Path(record.log))}"
             )
         if time.monotonic() > deadline:
             raise Transient(
-                f"{record.name} did not become ready in time. Last lines of {record.log}:\n{tail(Path(record.log))}"
+                f"{record.name} did not become ready in time. Last lines of {record.log}:\n"
+                f"{read_tail(Path(record.log))}"
             )
         time.sleep(_POLL_S)
 
@@ -109,7 +110,7 @@ def await_service_account(api: Api, deadline: float) -> None:
         time.sleep(_POLL_S)
 
 
-def tail(log: Path, lines: int = _TAIL_LINES) -> str:
+def read_tail(log: Path, lines: int = _TAIL_LINES) -> str:
     try:
         text = log.read_text(errors="replace")
     except FileNotFoundError:

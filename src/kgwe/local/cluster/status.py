@@ -71,7 +71,7 @@ def _examine_component(cluster: LocalCluster, known: ClusterRecord, name: str) -
     version = known.versions.get(name)
     if record is None:
         return ComponentStatus(name, Health.STOPPED, version=version)
-    usage = processes.usage(record)
+    usage = processes.read_usage(record)
     if usage is None:
         return ComponentStatus(name, Health.DEAD, pid=record.pid, version=version)
     health, url = Health.RUNNING, None

@@ -22,7 +22,7 @@ from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
 from kgwe.local.demo import install
 from kgwe.local.fleet import apply, exporter, models
 from kgwe.local.host import assets
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 NAMESPACE = "ml-team"
 # Long enough for a slow machine; the sample that is expected to succeed runs for ten seconds.
 _EXPECT_TIMEOUT_S = 180.0
+_FINDINGS_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ SAMPLES = (
     Sample("distributed.yaml", Phase.RUNNING, "32 GPUs on four nodes of one leaf"),
     Sample("warp-inference.yaml", Phase.SUCCEEDED, "a workload of gpu.warp.dev, 2 GPUs"),
     Sample("inference.yaml", Phase.RUNNING, "1 GPU on a low-cost node, keeps running"),
+    Sample("notebook.yaml", Phase.RUNNING, "an idle notebook, which the optimizer finds"),
     Sample("too-large.yaml", Phase.PENDING, "waits, with the reason in its status"),
 )
 
@@ -79,6 +81,8 @@ class View:
     pods: Informer[Any]
     on_phase: Callable[[Seen], None] = ignore_phase
     seen: dict[tuple[str, str], Seen] = field(default_factory=dict)
+    #: of the optimizer; None until it has judged the pods
+    findings: list[Any] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def on_workload(self, kind: str, change: Change[Any]) -> None:
@@ -128,21 +132,34 @@ def running_cluster(name: str, progress: Progress) -> Any:
                 cluster.stop()
 
 
-async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: int, progress: Progress) -> str:
-    """Install the CRDs and RBAC rules, create the fleet and start KGWE. Return the URL of the GPU metrics."""
+@dataclass(frozen=True)
+class Endpoints:
+    """Where the demo's processes answer."""
+
+    metrics: str
+    """URL of the GPU metrics."""
+    optimizer: str
+    """Address of the optimizer's gRPC service."""
+
+
+async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: int, progress: Progress) -> Endpoints:
+    """Install the CRDs and RBAC rules, create the fleet and start KGWE. Return where its processes answer."""
     with progress.step("Installing CRDs and RBAC rules"):
         await install.install(client)
         await manifests.apply_manifest(
             client, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
         )
-    with progress.step(f"Creating {counted(nodes, 'node')} of the {model} fleet") as step:
+    with progress.step(f"Creating {format_count(nodes, 'node')} of the {model} fleet") as step:
         await apply.apply_fleet(
             client, models.load(model), nodes, progress=lambda done, total: step.update(f"{done} of {total}")
         )
-    with progress.step("Starting the scheduler, the MIG controller and the GPU metrics"):
-        await asyncio.to_thread(install.start_scheduler, cluster)
+    with progress.step("Starting the scheduler, the MIG controller, the optimizer and the GPU metrics"):
+        metrics = await asyncio.to_thread(exporter.start, cluster)
+        optimizer = await asyncio.to_thread(install.start_optimizer, cluster, metrics)
+        predictions = {"KGWE_SCHEDULER_OPTIMIZER_ADDRESS": optimizer}
+        await asyncio.to_thread(lambda: install.start_scheduler(cluster, env=predictions))
         await asyncio.to_thread(install.start_mig, cluster)
-        return await asyncio.to_thread(exporter.start, cluster)
+        return Endpoints(metrics, optimizer)
 
 
 async def submit_samples(client: KubeClient) -> None:
@@ -152,7 +169,7 @@ async def submit_samples(client: KubeClient) -> None:
 
 def _load_documents(sample: Sample) -> list[manifests.Document]:
     """Return the manifests of a sample without their status, which only the controller writes."""
-    documents = manifests.load_manifests(assets.path("examples") / sample.file)
+    documents = manifests.load_manifests(assets.find_asset("examples") / sample.file)
     return [{key: value for key, value in document.items() if key != "status"} for document in documents]
 
 
@@ -198,6 +215,18 @@ async def wait_expected(view: View, timeout_s: float = _EXPECT_TIMEOUT_S) -> Non
         states = "; ".join(f"{name} is {state}" for name, state in find_unmet(view).items())
         more = f"See `kgwe local logs {install.SCHEDULER}`."
         raise errors.Permanent(f"after {timeout_s:.0f} s: {states}. {more}") from exc
+
+
+async def watch_findings(view: View, address: str) -> None:
+    """Keep the optimizer's findings in the view, until cancelled. Until it answers there are none."""
+    from kgwe.optimizerapi.client import Access, OptimizerClient  # noqa: PLC0415 - loads gRPC
+
+    async with OptimizerClient(Access(address, deadline_s=2.0)) as optimizer:
+        while True:
+            with contextlib.suppress(errors.KgweError):
+                reply = await optimizer.list_findings()
+                view.findings = list(reply.findings) if reply.HasField("judged_s") else None
+            await asyncio.sleep(_FINDINGS_S)
 
 
 async def watch_processes(cluster: LocalCluster) -> None:

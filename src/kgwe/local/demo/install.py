@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 SCHEDULER = "kgwe-scheduler"
 MIG = "kgwe-mig"
+OPTIMIZER = "kgwe-optimizer"
 NAMESPACE = "kgwe-system"
+_OPTIMIZER_PORT = 50051
 
 
 async def install(client: KubeClient) -> None:
@@ -30,14 +32,15 @@ async def install(client: KubeClient) -> None:
     for rights in (
         "deploy/rbac.yaml",
         "deploy/mig.yaml",
+        "deploy/optimizer.yaml",
         "deploy/roles.yaml",
         "deploy/warnings.yaml",
         "deploy/priority.yaml",
     ):
-        await manifests.apply_manifest(client, manifests.load_manifests(assets.path(rights)))
+        await manifests.apply_manifest(client, manifests.load_manifests(assets.find_asset(rights)))
     for policies in ("deploy/decisions.yaml", "deploy/admission.yaml"):
         with contextlib.suppress(errors.NotFound):
-            await manifests.apply_manifest(client, manifests.load_manifests(assets.path(policies)))
+            await manifests.apply_manifest(client, manifests.load_manifests(assets.find_asset(policies)))
 
 
 def start_scheduler(cluster: LocalCluster, *, env: Mapping[str, str] | None = None) -> int:
@@ -51,8 +54,8 @@ def start_scheduler(cluster: LocalCluster, *, env: Mapping[str, str] | None = No
     address = f"127.0.0.1:{port['extender']}"
     command = [sys.executable, "-m", "kgwe.cli", "scheduler", "--kubeconfig", str(kubeconfig)]
     command += ["--extender-bind-address", address, "--metrics-bind-address", f"127.0.0.1:{port['metrics']}"]
-    cluster.start_sidecar(SCHEDULER, command, env={**extender.environment(cluster), **(env or {})})
-    cluster.configure_scheduler(extender.configuration(cluster, port["extender"]))
+    cluster.start_sidecar(SCHEDULER, command, env={**extender.build_environment(cluster), **(env or {})})
+    cluster.configure_scheduler(extender.build_configuration(cluster, port["extender"]))
     return port["metrics"]
 
 
@@ -63,3 +66,31 @@ def start_mig(cluster: LocalCluster) -> int:
     command = [sys.executable, "-m", "kgwe.cli", "mig", "--kubeconfig", str(kubeconfig)]
     cluster.start_sidecar(MIG, [*command, "--metrics-bind-address", f"127.0.0.1:{port}"])
     return port
+
+
+def start_optimizer(cluster: LocalCluster, exporter: str) -> str:
+    """Start the optimizer with the permissions of deploy/optimizer.yaml; return the address of its gRPC service.
+
+    `exporter`: URL of the GPU metrics of the simulated fleet.
+    """
+    kubeconfig = service_account_kubeconfig(
+        cluster, NAMESPACE, OPTIMIZER, cluster.directory / f"{OPTIMIZER}.kubeconfig"
+    )
+    port = ports.allocate(("grpc", "metrics"), preferred={"grpc": _OPTIMIZER_PORT})
+    address = f"{ports.LOOPBACK}:{port['grpc']}"
+    command = [sys.executable, "-m", "kgwe.cli", "optimizer", "--kubeconfig", str(kubeconfig)]
+    command += ["--store", str(cluster.directory / "optimizer.db"), "--exporters-from", f"{exporter}/targets"]
+    command += ["--grpc-bind-address", address, "--metrics-bind-address", f"{ports.LOOPBACK}:{port['metrics']}"]
+    cluster.start_sidecar(OPTIMIZER, command, env=_QUICK)
+    return address
+
+
+# The demo judges the last minute instead of the last ten, so that findings appear while one watches.
+_QUICK = {
+    "KGWE_OPTIMIZER_SCRAPE_SECONDS": "5",
+    "KGWE_OPTIMIZER_WASTE_WINDOW_SECONDS": "60",
+    "KGWE_OPTIMIZER_WASTE_STEP_SECONDS": "10",
+    "KGWE_OPTIMIZER_WASTE_UNDERUSED_SECONDS": "30",
+    "KGWE_OPTIMIZER_WASTE_INTERVAL_SECONDS": "10",
+    "KGWE_OPTIMIZER_VERIFY_AFTER_SECONDS": "60",
+}

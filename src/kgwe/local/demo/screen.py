@@ -18,7 +18,7 @@ from kgwe.model.units import amounts
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from kgwe.local.demo.demo import View
+    from kgwe.local.demo.demo import Endpoints, View
 
 _PHASE_STYLE = {
     "Pending": "yellow",
@@ -29,15 +29,18 @@ _PHASE_STYLE = {
     "Failed": "bold red",
 }
 _BAR = 24
+_MAX_FINDINGS = 5
+DEFAULT_OPTIMIZER = "127.0.0.1:50051"
 
 
-def render(view: View, *, name: str, metrics: str, started: float) -> RenderableType:
-    """Return the screen: workloads, then the fleet, then commands to try."""
+def render(view: View, *, name: str, endpoints: Endpoints, started: float) -> RenderableType:
+    """Return the screen: workloads, the fleet, wasted GPUs, then commands to try."""
     title = f"KGWE on local cluster {name!r}, up {time.monotonic() - started:.0f} s"
     return Group(
         Panel(_build_workload_table(view), title=title, border_style="green"),
         Panel(_build_fleet_table(view), title="Fleet"),
-        _format_hints(name, metrics),
+        Panel(_build_findings(view), title="Wasted GPUs (kgwe optimize)"),
+        _format_hints(name, endpoints),
     )
 
 
@@ -81,12 +84,31 @@ def _build_fleet_table(view: View) -> Table:
     return table
 
 
-def _format_hints(name: str, metrics: str) -> Text:
+def _build_findings(view: View) -> RenderableType:
+    if view.findings is None:
+        return Text("Pods are judged once there is a minute of usage.", style="dim")
+    if not view.findings:
+        return Text("No pod is known to waste GPUs.", style="dim")
+    table = Table(box=None, expand=True, pad_edge=False)
+    for column in ("Pod", "State", "Score"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("Recommendation", ratio=1)
+    for each in view.findings[:_MAX_FINDINGS]:
+        score = f"{each.waste_score:.0f}" if each.HasField("waste_score") else "-"
+        advice = each.recommendation
+        saving = f", saves ${advice.saving_per_hour:.2f} per hour" if advice.HasField("saving_per_hour") else ""
+        table.add_row(f"{each.namespace}/{each.pod}", each.state, score, f"{advice.target or advice.action}{saving}")
+    return table
+
+
+def _format_hints(name: str, endpoints: Endpoints) -> Text:
     flag = "" if name == "kgwe" else f" --name {name}"
+    asked = "" if endpoints.optimizer == DEFAULT_OPTIMIZER else f" --optimizer {endpoints.optimizer}"
     hints = (
         (f"kgwe local kubectl{flag} -- get gw,gpuw -A", "list the workloads"),
         (f"kgwe local kubectl{flag} -- apply -f my.yaml", "submit your own workload"),
-        (f"curl {metrics}/metrics", "read the GPU metrics"),
+        (f"kgwe predict -f examples/finetune.yaml{asked}", "predict a workload before it runs"),
+        (f"curl {endpoints.metrics}/metrics", "read the GPU metrics"),
         ("Ctrl-C", "stop everything"),
     )
     width = max(len(command) for command, _ in hints)

@@ -40,11 +40,11 @@ _COMPILED: Final = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(pa
 async def install(client: KubeClient) -> None:
     """Install the CRDs and RBAC rules of agents, without the DaemonSet: here agents are local processes."""
     await definitions.install(client)
-    documents = manifests.load_manifests(assets.path("deploy/agent.yaml"))
+    documents = manifests.load_manifests(assets.find_asset("deploy/agent.yaml"))
     await manifests.apply_manifest(client, [each for each in documents if each["kind"] != "DaemonSet"])
 
 
-def kubeconfig(cluster: LocalCluster) -> Path:
+def write_kubeconfig(cluster: LocalCluster) -> Path:
     """Write a kubeconfig with the permissions of an agent."""
     return service_account_kubeconfig(cluster, NAMESPACE, NAME, cluster.directory / f"{NAME}.kubeconfig")
 

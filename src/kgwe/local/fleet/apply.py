@@ -23,7 +23,7 @@ from kgwe.kube.client import informer
 from kgwe.kube.crd import definitions
 from kgwe.local.fleet import gpunodes, resource_slices
 from kgwe.model.simfleet import inventory
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -74,7 +74,7 @@ class Outcome:
 
     def __str__(self) -> str:
         parts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
-        return f"fleet {self.fleet}: {counted(self.nodes, 'node')} ({parts or 'none'})"
+        return f"fleet {self.fleet}: {format_count(self.nodes, 'node')} ({parts or 'none'})"
 
 
 async def apply_fleet(
@@ -229,7 +229,7 @@ async def _apply_node(client: KubeClient, node: inventory.FleetNode, there: _Exi
 def _is_managed_elsewhere(before: core.Node, old: gpunode.GPUNode, node: inventory.FleetNode) -> bool:
     """Return whether a controller partitions or describes this node, and the model has not changed."""
     is_told = bool(old.spec.cards) or old.spec.source == gpunode.Source.AGENT
-    return is_told and before.metadata.annotations.get(gpunodes.DIGEST_ANNOTATION) == gpunodes.digest(node)
+    return is_told and before.metadata.annotations.get(gpunodes.DIGEST_ANNOTATION) == gpunodes.compute_digest(node)
 
 
 async def _bring_node(
@@ -248,7 +248,7 @@ async def _bring_node(
         else:
             return created.metadata.uid, Verdict.CREATED
     uid = old.metadata.uid
-    if old.metadata.annotations.get(gpunodes.DIGEST_ANNOTATION) != gpunodes.digest(node):
+    if old.metadata.annotations.get(gpunodes.DIGEST_ANNOTATION) != gpunodes.compute_digest(node):
         await client.patch(resources.NODE, node.name, {"metadata": _metadata_patch(body["metadata"], old)})
         await patch_devices(client, node.name, old, body["status"]["capacity"], body["status"]["allocatable"])
         return uid, Verdict.UPDATED

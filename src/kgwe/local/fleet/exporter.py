@@ -138,7 +138,7 @@ async def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     simulator = Simulator(client, memory=memory)
-    async with simulator.running(), http.serving(ExporterApp(simulator), address) as port:
+    async with simulator.run_in_background(), http.serving(ExporterApp(simulator), address) as port:
         if ready is not None:
             ready(port)
         log.info("exporter_serving", address=f"{address.host}:{port}", nodes=len(simulator.node_names()))

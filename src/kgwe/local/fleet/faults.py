@@ -137,14 +137,14 @@ async def gpu_xid(client: KubeClient, name: str, card: int, xid: int) -> gpunode
     fault = gpunodes.Xid(card, xid, timestamp.seconds())
 
     def change(obj: gpunode.GPUNode, faults: list[gpunodes.CardFault]) -> list[gpunodes.CardFault]:
-        _device(obj, card)
+        _find_device(obj, card)
         kept = [old for old in faults if not (isinstance(old, gpunodes.Xid) and old.gpu == card)]
         same = next((old for old in faults if isinstance(old, gpunodes.Xid) and old.gpu == card), None)
         # An existing XID keeps its time, so a repeated command changes nothing.
         return [*kept, same if same is not None and same.xid == xid else fault]
 
     obj = await _change_cards(client, name, change)
-    return _device(obj, card).health
+    return _find_device(obj, card).health
 
 
 async def link_down(
@@ -164,13 +164,13 @@ async def link_down(
         return [*kept, gpunodes.LinkDown(card, links, peer)]
 
     obj = await _change_cards(client, name, change)
-    nvlink = _device(obj, card).nvlink
+    nvlink = _find_device(obj, card).nvlink
     assert nvlink is not None  # noqa: S101 - _wired_links has refused cards without NVLink
     return nvlink
 
 
 def _wired_links(obj: gpunode.GPUNode, card: int, peer: int | None) -> int:
-    nvlink = _device(obj, card).nvlink
+    nvlink = _find_device(obj, card).nvlink
     name = obj.metadata.name
     if nvlink is None:
         raise errors.Permanent(f"the GPUs of node {name} have no NVLink")
@@ -223,7 +223,7 @@ async def _fleet_node(client: KubeClient, name: str) -> core.Node:
     return node
 
 
-def _device(obj: gpunode.GPUNode, card: int) -> gpunode.GPUDevice:
+def _find_device(obj: gpunode.GPUNode, card: int) -> gpunode.GPUDevice:
     for device in obj.status.gpus:
         if device.index == card:
             return device
@@ -252,7 +252,10 @@ async def _change_cards(
             await client.patch(resources.GPU_NODE, name, {"metadata": metadata})
         if status != obj.status:
             await apply.put_status(client, name, msgspec.to_builtins(status))
-        allocatable = {**node.status.allocatable, **devices(status, node.status.capacity, cutting.count_shares(node))}
+        allocatable = {
+            **node.status.allocatable,
+            **list_devices(status, node.status.capacity, cutting.count_shares(node)),
+        }
         if allocatable != node.status.allocatable:
             await apply.patch_devices(client, name, node, node.status.capacity, allocatable)
         changed = msgspec.structs.replace(obj, status=status)
@@ -262,7 +265,7 @@ async def _change_cards(
     return await kube_client.retry_conflict(attempt)
 
 
-def devices(status: gpunode.GPUNodeStatus, capacity: dict[str, str], shares: int = 0) -> dict[str, str]:
+def list_devices(status: gpunode.GPUNodeStatus, capacity: dict[str, str], shares: int = 0) -> dict[str, str]:
     """Return the devices that the device plugin advertises for healthy GPUs, in the node's resources."""
     counts = dict.fromkeys((name for name in capacity if amounts.is_gpu(name)), 0)
     for device in status.gpus:

@@ -76,7 +76,7 @@ def node_manifest(node: inventory.FleetNode, unhealthy: frozenset[int] = frozens
         "metadata": {
             "name": node.name,
             "labels": inventory.labels(node),
-            "annotations": {KWOK_ANNOTATION: "fake", DIGEST_ANNOTATION: digest(node), **_TTL},
+            "annotations": {KWOK_ANNOTATION: "fake", DIGEST_ANNOTATION: compute_digest(node), **_TTL},
         },
         "spec": {"providerID": f"kwok://{node.place.zone}/{node.name}"},
         "status": {
@@ -111,16 +111,16 @@ _CONDITIONS: Final = (
 )
 
 
-def digest(node: inventory.FleetNode) -> str:
+def compute_digest(node: inventory.FleetNode) -> str:
     """Return a digest of the node without faults."""
-    facts = (inventory.labels(node), node.capacity(), node.allocatable(), status(node))
+    facts = (inventory.labels(node), node.capacity(), node.allocatable(), build_status(node))
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:16]
 
 
 def unhealthy_cards(faults: Iterable[CardFault]) -> frozenset[int]:
     """Return the GPUs that the device plugin takes out of service."""
     xids = (fault for fault in faults if isinstance(fault, Xid))
-    return frozenset(each.gpu for each in xids if not health.is_in_service(_health(each).state))
+    return frozenset(each.gpu for each in xids if not health.is_in_service(_build_health(each).state))
 
 
 def gpu_node(node: inventory.FleetNode, node_uid: str, faults: Sequence[CardFault] = ()) -> gpunode.GPUNode:
@@ -135,29 +135,29 @@ def gpu_node(node: inventory.FleetNode, node_uid: str, faults: Sequence[CardFaul
             ownerReferences=(owner,),
         ),
         spec=gpunode.GPUNodeSpec(source=gpunode.Source.SIMULATED),
-        status=with_faults(status(node), faults),
+        status=with_faults(build_status(node), faults),
     )
 
 
-def status(node: inventory.FleetNode) -> gpunode.GPUNodeStatus:
+def build_status(node: inventory.FleetNode) -> gpunode.GPUNodeStatus:
     """Return the status of the GPUs without faults."""
     cluster_uuid, _, clique = node.place.clique.rpartition(".")
     return gpunode.GPUNodeStatus(
-        gpus=tuple(_device(node, card) for card in node.gpus),
+        gpus=tuple(_build_device(node, card) for card in node.gpus),
         gpuCount=len(node.gpus),
         healthyGPUs=len(node.gpus),
         model=node.model.product,
         driverVersion=node.machine.driver,
         cudaVersion=node.machine.cuda,
         nics=tuple(
-            gpunode.NetworkInterface(nic.name, nic.gbit_per_s, nic.numa, _pcie(nic.pcie), nic.rail)
+            gpunode.NetworkInterface(nic.name, nic.gbit_per_s, nic.numa, _build_pcie(nic.pcie), nic.rail)
             for nic in node.machine.wiring.nics
         ),
         fabric=gpunode.Fabric(cluster_uuid, int(clique)) if clique else None,
     )
 
 
-def _device(node: inventory.FleetNode, card: inventory.FleetGpu) -> gpunode.GPUDevice:
+def _build_device(node: inventory.FleetNode, card: inventory.FleetGpu) -> gpunode.GPUDevice:
     model = node.model
     return gpunode.GPUDevice(
         uuid=card.uuid,
@@ -169,17 +169,17 @@ def _device(node: inventory.FleetNode, card: inventory.FleetGpu) -> gpunode.GPUD
         computeCapability="{}.{}".format(*model.compute_capability),
         numaNode=card.slot.numa,
         cpuAffinity=card.slot.cpus,
-        pcie=_pcie(card.slot.pcie, card.slot.bus),
-        nvlink=_nvlink(node, card.index),
+        pcie=_build_pcie(card.slot.pcie, card.slot.bus),
+        nvlink=_build_nvlink(node, card.index),
         mig=gpunode.MIGState(
             capable=model.geometry is not None,
             enabled=card.is_cut,
-            instances=tuple(_instance(instance) for instance in card.instances),
+            instances=tuple(_build_instance(instance) for instance in card.instances),
         ),
     )
 
 
-def _instance(instance: inventory.MigInstance) -> gpunode.MIGInstance:
+def _build_instance(instance: inventory.MigInstance) -> gpunode.MIGInstance:
     profile = instance.placement.profile
     return gpunode.MIGInstance(
         uuid=instance.uuid,
@@ -191,13 +191,13 @@ def _instance(instance: inventory.MigInstance) -> gpunode.MIGInstance:
     )
 
 
-def _pcie(path: PciePath, bus: str = "") -> gpunode.PCIeLocation | None:
+def _build_pcie(path: PciePath, bus: str = "") -> gpunode.PCIeLocation | None:
     if not path and not bus:
         return None
     return gpunode.PCIeLocation(bus, path[0] if path else "", path[1:])
 
 
-def _nvlink(node: inventory.FleetNode, card: int) -> gpunode.NVLinkState | None:
+def _build_nvlink(node: inventory.FleetNode, card: int) -> gpunode.NVLinkState | None:
     wires = node.machine.wiring
     if not wires.nvlink_version:
         return None
@@ -253,7 +253,7 @@ def with_faults(built: gpunode.GPUNodeStatus, faults: Sequence[CardFault]) -> gp
     for device in built.gpus:
         broken = device
         if xid := xids.get(device.index):
-            broken = msgspec.structs.replace(broken, health=_health(xid))
+            broken = msgspec.structs.replace(broken, health=_build_health(xid))
         if device.nvlink is not None:
             broken = msgspec.structs.replace(broken, nvlink=_with_links_down(device.index, device.nvlink, down))
         gpus.append(broken)
@@ -261,7 +261,7 @@ def with_faults(built: gpunode.GPUNodeStatus, faults: Sequence[CardFault]) -> gp
     return msgspec.structs.replace(built, gpus=tuple(gpus), healthyGPUs=healthy)
 
 
-def _health(fault: Xid) -> gpunode.GPUHealth:
+def _build_health(fault: Xid) -> gpunode.GPUHealth:
     xid = look_up(fault.xid)
     return gpunode.GPUHealth(
         state=health.STATES[xid.xid_class],

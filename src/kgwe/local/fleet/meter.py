@@ -124,8 +124,8 @@ class NodeMeter:
             for row in card.rows:
                 instance = row.device.mig_instance if row.device.mig_profile else None
                 holder = holders.get((row.device.index, instance))
-                if not row.labels or _owner(holder) != _owner(row.holder):
-                    row.labels = metrics.label_block(row.device, _owner(holder))
+                if not row.labels or _describe_owner(holder) != _describe_owner(row.holder):
+                    row.labels = metrics.label_block(row.device, _describe_owner(holder))
                 row.holder = holder
 
     @staticmethod
@@ -137,7 +137,7 @@ class NodeMeter:
         if not holders:
             card.rows = card.rows[:1]
             return False
-        card.rows = [_Row(device, metrics.label_block(device, _owner(each)), holder=each) for each in holders]
+        card.rows = [_Row(device, metrics.label_block(device, _describe_owner(each)), holder=each) for each in holders]
         return True
 
     def rows(self, now_s: float) -> list[metrics.Row]:
@@ -168,7 +168,7 @@ class NodeMeter:
         return metrics.Reading(card.model, read, counters, card.faults, card.has_nvlink)
 
 
-def _owner(holder: Holder | None) -> metrics.Owner | None:
+def _describe_owner(holder: Holder | None) -> metrics.Owner | None:
     return None if holder is None else holder.owner
 
 

@@ -16,9 +16,9 @@ _HERE = Path(__file__).parent
 _DIRECTORIES = (_HERE.parents[3] / "models", _HERE.parent / "models")
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """Return the names of the built-in models."""
-    return sorted(path.stem for path in _directory().glob("*.yaml"))
+    return sorted(path.stem for path in _find_directory().glob("*.yaml"))
 
 
 def load(name: str) -> model_file.Fleet:
@@ -30,16 +30,16 @@ def load(name: str) -> model_file.Fleet:
 def find(name: str, beside: Path | None = None) -> Path:
     """Return the file of a model. The directory `beside` comes first, for models that include each other."""
     given = Path(name)
-    candidates = [given, _directory() / f"{given.stem if given.parent == Path('models') else name}.yaml"]
+    candidates = [given, _find_directory() / f"{given.stem if given.parent == Path('models') else name}.yaml"]
     if beside is not None:
         candidates.insert(0, beside / f"{name}.yaml")
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    raise errors.Permanent(f"no fleet model {name!r}; expected the path of a file or one of {', '.join(names())}")
+    raise errors.Permanent(f"no fleet model {name!r}; expected the path of a file or one of {', '.join(list_names())}")
 
 
-def _directory() -> Path:
+def _find_directory() -> Path:
     for directory in _DIRECTORIES:
         if directory.is_dir() and any(directory.glob("*.yaml")):
             return directory

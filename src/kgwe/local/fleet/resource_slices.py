@@ -41,14 +41,14 @@ async def apply_slices(client: KubeClient, gpu_node: GPUNode | None, old: Resour
                 await client.delete(resources.RESOURCE_SLICE, old.metadata.name)
         return old is not None
     generation = old.spec.pool.generation if old is not None else 1
-    body = manifest(gpu_node, generation)
+    body = build_manifest(gpu_node, generation)
     if old is None:
         with contextlib.suppress(errors.AlreadyExists):
             await client.create(resources.RESOURCE_SLICE, body)
         return True
     if msgspec.convert(body, resources.RESOURCE_SLICE.type).spec == old.spec:
         return False
-    body = manifest(gpu_node, generation + 1)
+    body = build_manifest(gpu_node, generation + 1)
     await client.patch(resources.RESOURCE_SLICE, old.metadata.name, {"spec": body["spec"]})
     return True
 
@@ -64,7 +64,7 @@ def _format_name(gpu_node: GPUNode) -> str:
     return f"{gpu_node.metadata.name}-gpu"
 
 
-def manifest(gpu_node: GPUNode, generation: int = 1) -> dict[str, Any]:
+def build_manifest(gpu_node: GPUNode, generation: int = 1) -> dict[str, Any]:
     """Return one ResourceSlice with all GPUs of a node: it holds 128 devices, more than a node has.
 
     Like the driver, it leaves out GPUs that are out of service.
@@ -84,12 +84,12 @@ def manifest(gpu_node: GPUNode, generation: int = 1) -> dict[str, Any]:
             "driver": DRIVER,
             "nodeName": name,
             "pool": {"name": name, "generation": generation, "resourceSliceCount": 1},
-            "devices": [device for card in cards for device in _devices(card, gpu_node)],
+            "devices": [device for card in cards for device in _list_devices(card, gpu_node)],
         },
     }
 
 
-def _devices(card: GPUDevice, gpu_node: GPUNode) -> list[dict[str, Any]]:
+def _list_devices(card: GPUDevice, gpu_node: GPUNode) -> list[dict[str, Any]]:
     driver = _format_version(gpu_node.status.driverVersion)
     common = {
         "productName": {"string": card.model},
@@ -103,7 +103,7 @@ def _devices(card: GPUDevice, gpu_node: GPUNode) -> list[dict[str, Any]]:
         common["pcieBusID"] = {"string": card.pcie.busID}
     if not card.mig.enabled:
         attributes = {"type": {"string": "gpu"}, "uuid": {"string": card.uuid}, **common}
-        return [_device(f"gpu-{card.index}", attributes, {"memory": _format_memory(card.memoryMiB)})]
+        return [_build_device(f"gpu-{card.index}", attributes, {"memory": _format_memory(card.memoryMiB)})]
     found = []
     for each in card.mig.instances:
         attributes = {
@@ -115,11 +115,11 @@ def _devices(card: GPUDevice, gpu_node: GPUNode) -> list[dict[str, Any]]:
         }
         places = {f"memorySlice{number}": "1" for number in range(each.start, each.start + each.size)}
         name = f"gpu-{card.index}-mig-{each.instanceID}-{each.start}-{each.size}"
-        found.append(_device(name, attributes, {"memory": _format_memory(each.memoryMiB), **places}))
+        found.append(_build_device(name, attributes, {"memory": _format_memory(each.memoryMiB), **places}))
     return found
 
 
-def _device(name: str, attributes: Mapping[str, Any], capacity: Mapping[str, str]) -> dict[str, Any]:
+def _build_device(name: str, attributes: Mapping[str, Any], capacity: Mapping[str, str]) -> dict[str, Any]:
     return {
         "name": name,
         "attributes": dict(attributes),

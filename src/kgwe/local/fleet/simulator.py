@@ -149,13 +149,13 @@ class Simulator:
         if deadline := faults.spot_deadline(node):
             due[""] = deadline.timestamp()
         for uid, pod in pods.items():
-            self._warn(pod)
+            self._record_warning(pod)
             # Pods of a node that is down are frozen.
             if (fails_at_s := pod.fails_at_s()) is not None and not faults.is_down(node):
                 due[uid] = fails_at_s
         return due
 
-    def _warn(self, pod: gpupods.GpuPod) -> None:
+    def _record_warning(self, pod: gpupods.GpuPod) -> None:
         _, problem = pod.profile()
         if problem and pod.metadata.uid not in self._warned:
             self._warned.add(pod.metadata.uid)
@@ -164,7 +164,7 @@ class Simulator:
     # --- acting -----------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
+    async def watch_cluster(self) -> AsyncIterator[None]:
         """Watch without acting while the context is open; enter it after the first complete list."""
         watches = (self._nodes, self._gpu_nodes, self._pods)
         tasks = [asyncio.create_task(watch.run()) for watch in watches]
@@ -176,9 +176,9 @@ class Simulator:
             await _cancel_tasks(*tasks)
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def run_in_background(self) -> AsyncIterator[None]:
         """Watch and act while the context is open."""
-        async with self.watching():
+        async with self.watch_cluster():
             acting = asyncio.create_task(self._act())
             try:
                 yield

@@ -11,7 +11,7 @@ _HERE = Path(__file__).parent
 _ROOTS = (_HERE.parents[3], _HERE.parent / "assets")
 
 
-def path(name: str) -> Path:
+def find_asset(name: str) -> Path:
     """Return the file or directory `name`, such as `deploy/rbac.yaml`."""
     for root in _ROOTS:
         if (root / name).exists():

@@ -26,7 +26,7 @@ class Lock:
         self._purpose = purpose
 
     @contextmanager
-    def held(self, *, timeout_s: float, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+    def hold(self, *, timeout_s: float, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
         """Hold the lock, waiting if necessary; `waiting` is called once with the holder."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = self._acquire(time.monotonic() + timeout_s, waiting)

@@ -95,7 +95,7 @@ def spawn(
 def _await_mark(pid: int, mark: str) -> None:
     """Wait until the environment of the new program is visible, which is a moment after posix_spawn returns."""
     deadline = time.monotonic() + _SPAWN_TIMEOUT_S
-    while _read_mark(pid) != mark.encode(errors="surrogateescape") and _running(pid):
+    while _read_mark(pid) != mark.encode(errors="surrogateescape") and _is_running(pid):
         if time.monotonic() > deadline:
             raise InvariantBroken(f"process {pid} does not have its mark in the environment")
         time.sleep(0.001)
@@ -108,7 +108,7 @@ def mark_of(owner: Path, name: str) -> str:
 def is_alive(record: ProcessRecord) -> bool:
     """Return whether exactly this process runs (not another one with its pid, not a zombie)."""
     _reap(record)
-    return _matches(record)
+    return _is_same_process(record)
 
 
 def find_marked(owner: Path) -> list[ProcessRecord]:
@@ -123,7 +123,7 @@ def find_marked(owner: Path) -> list[ProcessRecord]:
             continue
         pid = int(entry.name)
         ticks = _start_ticks(pid)
-        if ticks is None or not _running(pid):
+        if ticks is None or not _is_running(pid):
             continue
         text = mark.decode(errors="surrogateescape")
         name = text.rpartition("#")[2]
@@ -172,7 +172,7 @@ def await_any_exit(records: Sequence[ProcessRecord], timeout_s: float) -> None:
         poll.poll(timeout_s * 1000)
 
 
-def usage(record: ProcessRecord) -> Usage | None:
+def read_usage(record: ProcessRecord) -> Usage | None:
     """Return the current resource usage of the process; None if it does not exist."""
     if not is_alive(record):
         return None
@@ -201,7 +201,7 @@ def _open_pidfds(records: Sequence[ProcessRecord]) -> Iterator[list[tuple[Proces
             except ProcessLookupError:
                 continue
             # The check follows the opening, so the descriptor refers to the checked process.
-            if _matches(record):
+            if _is_same_process(record):
                 handles.append((record, fd))
             else:
                 os.close(fd)
@@ -211,11 +211,11 @@ def _open_pidfds(records: Sequence[ProcessRecord]) -> Iterator[list[tuple[Proces
             os.close(fd)
 
 
-def _matches(record: ProcessRecord) -> bool:
+def _is_same_process(record: ProcessRecord) -> bool:
     return (
         record.boot == boot_id()
         and _start_ticks(record.pid) == record.start_ticks
-        and _running(record.pid)
+        and _is_running(record.pid)
         and _read_mark(record.pid) == record.mark.encode(errors="surrogateescape")
     )
 
@@ -256,7 +256,7 @@ def _start_ticks(pid: int) -> int | None:
     return None if fields is None else int(fields[_START_TIME_FIELD])
 
 
-def _running(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     fields = _read_stat(pid)
     return fields is not None and fields[0] not in {"Z", "X"}
 

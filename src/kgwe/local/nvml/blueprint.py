@@ -91,7 +91,7 @@ def draw(out: state.State, node: FleetNode) -> None:
     _draw_pairs(out, machine.wiring)
 
 
-def nvswitches(node: FleetNode) -> list[str]:
+def list_nvswitches(node: FleetNode) -> list[str]:
     """Return the bus ids of the NVSwitches in the machine; those in separate trays are not its PCI devices."""
     if node.machine.domain or not node.machine.wiring.switch_links:
         return []
@@ -132,7 +132,7 @@ def _draw_card(gpu: state.Gpu, node: FleetNode, card: FleetGpu) -> None:
     gpu.architecture = _ARCHITECTURES[model.architecture]
     gpu.major_capability, gpu.minor_capability = model.compute_capability
     gpu.numa = -1 if slot.numa is None else slot.numa
-    for cpu in cpus(slot.cpus):
+    for cpu in parse_cpus(slot.cpus):
         gpu.cpus[cpu // 64] |= 1 << cpu % 64
     gpu.mig_capable = model.geometry is not None
     gpu.mig_mode = gpu.mig_pending = card.is_cut
@@ -159,7 +159,7 @@ def _draw_fabric(gpu: state.Gpu, clique: str) -> None:
 
 def _draw_links(gpu: state.Gpu, node: FleetNode, card: int) -> None:
     wires = node.machine.wiring
-    switches = nvswitches(node) or [_NO_BUS]
+    switches = list_nvswitches(node) or [_NO_BUS]
     ends = [(_LINK_TO_SWITCH, switches[i % len(switches)]) for i in range(wires.switch_links)]
     for peer, count in wires.peers(card).items():
         ends += [(_LINK_TO_GPU, wires.slots[peer].bus)] * count
@@ -193,7 +193,7 @@ def _draw_pairs(out: state.State, wires: Wiring) -> None:
             out.peers[a][b] = _PEERS_OK if reaches else _PEERS_NOT_SUPPORTED
 
 
-def cpus(text: str) -> list[int]:
+def parse_cpus(text: str) -> list[int]:
     """Return the numbers of a list such as `0-2,7`."""
     found: list[int] = []
     for part in filter(None, text.split(",")):

@@ -54,7 +54,7 @@ def _build_if_missing(source: Path, generation: Generation) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise Permanent("the simulated GPU driver needs a C compiler, but `cc` is not on PATH; install gcc or clang")
-    with Lock(folder.with_suffix(".lock"), purpose="building the simulated GPU driver").held(timeout_s=_LOCK_TIMEOUT_S):
+    with Lock(folder.with_suffix(".lock"), purpose="building the simulated GPU driver").hold(timeout_s=_LOCK_TIMEOUT_S):
         if not (folder / SMI).exists():
             _build(compiler, source, folder, _DEFINES[generation])
     return folder

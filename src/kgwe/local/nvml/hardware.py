@@ -96,7 +96,7 @@ class Hardware:
         """Build the machine in a directory, or open it as it was left; one of another version is rebuilt."""
         built = build.ensure(generation)
         folder.mkdir(parents=True, exist_ok=True)
-        with Lock(folder / "lock", purpose="building a simulated machine").held(timeout_s=_LOCK_TIMEOUT_S):
+        with Lock(folder / "lock", purpose="building a simulated machine").hold(timeout_s=_LOCK_TIMEOUT_S):
             # The state is written last and shows that the machine is complete.
             if not (folder / STATE_FILE).exists() or not _is_of(built, folder):
                 _assemble(folder, built, node)
@@ -112,7 +112,7 @@ class Hardware:
         }
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[state.State]:
+    def lock_state(self) -> Iterator[state.State]:
         """Yield the raw state under the lock, for changes without a method."""
         self._declare_control.kgweLock(ctypes.byref(self._state))
         try:
@@ -127,9 +127,9 @@ class Hardware:
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def xid(self, card: int, number: int, *, instance_id: int | None = None) -> None:
+    def report_xid(self, card: int, number: int, *, instance_id: int | None = None) -> None:
         """Report an XID error."""
-        with self.locked() as now:
+        with self.lock_state() as now:
             event = now.events[now.events_written % state.MAX_EVENTS]
             event.type, event.data, event.gpu = _XID_EVENT, number, card
             event.gpu_instance = _instance(instance_id)
@@ -143,7 +143,7 @@ class Hardware:
 
     def set(self, card: int, **values: int) -> None:
         """Set readings and counters by the names of `state.Gpu`: util, memory_util (percent), power_mw, gpu_c, …."""
-        with self.locked() as now:
+        with self.lock_state() as now:
             for name, value in values.items():
                 if not hasattr(now.gpus[card], name):
                     raise Permanent(f"a GPU has no {name!r}")
@@ -152,7 +152,7 @@ class Hardware:
     def set_link(self, card: int, link: int, **values: int) -> None:
         """Set `up`, `speed_mbps`, `tx_kib`, `rx_kib`, or error counters (`replays`, `recoveries`, `crc`) of a link."""
         counters = {"replays": 0, "recoveries": 1, "crc": 2}
-        with self.locked() as now:
+        with self.lock_state() as now:
             found = now.gpus[card].links[link]
             if not found.present:
                 raise NotFound(f"GPU {card} has no link {link}")
@@ -163,7 +163,7 @@ class Hardware:
                     setattr(found, name, value)
 
     def set_retired_pages(self, card: int, *, single_bit: int = 0, double_bit: int = 0) -> None:
-        with self.locked() as now:
+        with self.lock_state() as now:
             now.gpus[card].pages[0], now.gpus[card].pages[1] = single_bit, double_bit
 
     # --- processes ------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Hardware:
         kind: Kind = Kind.COMPUTE,
     ) -> None:
         """Run a process on a GPU or MIG instance, or change its usage; `util` in percent."""
-        with self.locked() as now:
+        with self.lock_state() as now:
             slots = list(now.gpus[card].processes)
             mine = [
                 slot for slot in slots if slot.used and slot.pid == pid and slot.gpu_instance == _instance(instance_id)
@@ -195,7 +195,7 @@ class Hardware:
             slot.used = 1
 
     def stop_process(self, card: int, pid: int) -> None:
-        with self.locked() as now:
+        with self.lock_state() as now:
             for slot in now.gpus[card].processes:
                 if slot.used and slot.pid == pid:
                     slot.used = 0
@@ -206,7 +206,7 @@ class Hardware:
         """Make calls of a function (or of all functions if empty) return an error."""
         self._add_fault(function, card, times, code=code)
 
-    def slow(self, function: str, seconds: float, *, card: int | None = None, times: int | None = None) -> None:
+    def delay_calls(self, function: str, seconds: float, *, card: int | None = None, times: int | None = None) -> None:
         """Make calls of a function slow."""
         self._add_fault(function, card, times, delay_ms=round(seconds * 1000))
 
@@ -222,15 +222,15 @@ class Hardware:
         for function in functions:
             self.fail(function, Code.FUNCTION_NOT_FOUND)
 
-    def mend(self) -> None:
+    def clear_faults(self) -> None:
         """Clear all slow and failing calls."""
-        with self.locked() as now:
+        with self.lock_state() as now:
             now.faulty = 0
             for fault in now.faults:
                 fault.used = 0
 
     def _add_fault(self, function: str, card: int | None, times: int | None, **effect: int) -> None:
-        with self.locked() as now:
+        with self.lock_state() as now:
             slot = next((fault for fault in now.faults if not fault.used), None)
             if slot is None:
                 raise Permanent(f"{state.MAX_FAULTS} faults at once, the maximum of the simulation")
@@ -242,9 +242,9 @@ class Hardware:
 
     # --- queries --------------------------------------------------------------------------------------------
 
-    def cuts(self, card: int) -> tuple[Cut, ...]:
+    def list_instances(self, card: int) -> tuple[Cut, ...]:
         """Return the MIG instances of a GPU, by start."""
-        with self.locked() as now:
+        with self.lock_state() as now:
             found = [
                 Cut(
                     instance.id,
@@ -265,9 +265,9 @@ def _instance(instance_id: int | None) -> int:
 def _declare_control(library: Path) -> Any:
     """Declare the control functions of the library, which NVML does not have."""
     control = ctypes.CDLL(str(library))
-    said = (control.kgweStateSize(), *(control.kgweOffset(i) for i in range(len(state.offsets()))))
-    if said != (ctypes.sizeof(state.State), *state.offsets()):
-        raise InvariantBroken(f"state.py and c/state.h differ: {said} is not {state.offsets()}")
+    said = (control.kgweStateSize(), *(control.kgweOffset(i) for i in range(len(state.list_offsets()))))
+    if said != (ctypes.sizeof(state.State), *state.list_offsets()):
+        raise InvariantBroken(f"state.py and c/state.h differ: {said} is not {state.list_offsets()}")
     return control
 
 

@@ -153,7 +153,7 @@ class State(c.Structure):
     )
 
 
-def offsets() -> tuple[int, ...]:
+def list_offsets() -> tuple[int, ...]:
     """Return the values of `kgweOffset` for 0, 1, 2, …."""
     return (
         State.profiles.offset,

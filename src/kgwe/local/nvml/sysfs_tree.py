@@ -28,15 +28,15 @@ def write(root: Path, node: FleetNode) -> None:
     tree = _Tree(root)
     wires = node.machine.wiring
     for slot in wires.slots:
-        tree.add(address(slot.bus), slot.pcie, numa=slot.numa, cpus=slot.cpus, vendor=_NVIDIA, kind=_DISPLAY)
-    for bus in blueprint.nvswitches(node):
-        tree.add(address(bus), ("nvswitches",), numa=None, cpus="", vendor=_NVIDIA, kind=_BRIDGE)
+        tree.add(format_address(slot.bus), slot.pcie, numa=slot.numa, cpus=slot.cpus, vendor=_NVIDIA, kind=_DISPLAY)
+    for bus in blueprint.list_nvswitches(node):
+        tree.add(format_address(bus), ("nvswitches",), numa=None, cpus="", vendor=_NVIDIA, kind=_BRIDGE)
     for number, nic in enumerate(wires.nics):
         device = tree.add(f"2000:{number:02x}:00.0", nic.pcie, numa=nic.numa, cpus="", vendor=_MELLANOX, kind=_NETWORK)
         tree.add_nic(device, nic.name, nic.gbit_per_s)
 
 
-def address(bus: str) -> str:
+def format_address(bus: str) -> str:
     """Return the sysfs form of `00000000:1B:00.0`: `0000:1b:00.0`."""
     domain, _, rest = bus.partition(":")
     return f"{int(domain, 16):04x}:{rest.lower()}"

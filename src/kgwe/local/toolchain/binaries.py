@@ -51,6 +51,7 @@ class Tool:
     package: str
     version_args: tuple[str, ...] = ("--version",)
     ldflags: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
 
     def accepts(self, version: str) -> bool:
         """Return whether another version is acceptable: any patch release of the same minor version."""
@@ -119,7 +120,7 @@ class Binaries:
         if missing := set(TOOLS) - set(self.found):
             raise Permanent(f"no binaries for {', '.join(sorted(missing))}")
 
-    def path(self, name: str) -> Path:
+    def find_binary(self, name: str) -> Path:
         return self.found[name].path
 
 

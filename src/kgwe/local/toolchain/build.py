@@ -1,7 +1,7 @@
 """Builds the control plane from source, once, into the cache.
 
-`go install pkg@version` does not work for Kubernetes (its go.mod has replace directives). So three small Go modules
-in `go/` of this package require the programs and pin each dependency by hash. Each program is built into a temporary
+`go install pkg@version` does not work for Kubernetes (its go.mod has replace directives). So small Go modules in
+`go/` of this package require the programs and pin each dependency by hash. Each program is built into a temporary
 file and moved into place when complete: an interrupted build continues where it stopped, with Go's build cache. A
 lock prevents two concurrent builds.
 """
@@ -24,7 +24,7 @@ from kgwe.local.host.lock import Lock
 from kgwe.local.host.progress import Progress, Silent
 from kgwe.local.toolchain import binaries, golang
 from kgwe.local.toolchain.binaries import Binaries, Found, Source, Tool
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -45,7 +45,7 @@ def ensure_binaries(progress: Progress | None = None) -> Binaries:
         return Binaries(search.found)
     for sentence in search.rejected:
         progress.note(f"skipping {sentence}")
-    with Lock(paths.cache_root() / "build.lock", purpose="building the control plane").held(
+    with Lock(paths.cache_root() / "build.lock", purpose="building the control plane").hold(
         timeout_s=_LOCK_TIMEOUT_S, waiting=progress.note
     ):
         search = binaries.find()  # the last holder of the lock may have built them
@@ -84,9 +84,9 @@ class _Narrator:
             self.compiled += 1
         parts = []
         if self.downloaded:
-            parts.append(f"{counted(self.downloaded, 'module')} downloaded")
+            parts.append(f"{format_count(self.downloaded, 'module')} downloaded")
         if self.compiled:
-            parts.append(f"{counted(self.compiled, 'package')} compiled")
+            parts.append(f"{format_count(self.compiled, 'package')} compiled")
         self._say(", ".join(parts))
 
 
@@ -111,7 +111,8 @@ def _build_one(go: Path, tool: Tool, narrator: _Narrator) -> Path:
 
 def _run_go(go: Path, tool: Tool, module: Path, output: Path, narrator: _Narrator) -> None:
     ldflags = " ".join(("-s", "-w", *tool.ldflags))
-    command: list[str | Path] = [go, "build", "-v", "-trimpath", "-ldflags", ldflags, "-o", output, tool.package]
+    tags = ("-tags", ",".join(tool.tags)) if tool.tags else ()
+    command: list[str | Path] = [go, "build", "-v", "-trimpath", *tags, "-ldflags", ldflags, "-o", output, tool.package]
     # GOTOOLCHAIN=local: Go must not download another toolchain.
     settings = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off", "GOTOOLCHAIN": "local"}
     tail: deque[str] = deque(maxlen=12)

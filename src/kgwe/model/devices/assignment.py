@@ -43,7 +43,7 @@ class DeviceSet:
         """The whole GPUs, lowest first."""
         return tuple(gpu for gpu in range(self.gpus.bit_length()) if self.gpus >> gpu & 1)
 
-    def within(self, other: DeviceSet) -> bool:
+    def is_subset(self, other: DeviceSet) -> bool:
         return not self.gpus & ~other.gpus and set(self.slices) <= set(other.slices)
 
     def __str__(self) -> str:

@@ -76,7 +76,7 @@ class DeviceNames:
     """Minor number -> number of the GPU."""
 
     @classmethod
-    def of(cls, machine: Machine) -> DeviceNames:
+    def from_machine(cls, machine: Machine) -> DeviceNames:
         return cls(
             {device.uuid: device.index for device in machine.devices},
             {
@@ -205,7 +205,7 @@ def find_differences(planned: Mapping[str, DeviceSet], held: Mapping[str, Holdin
     found = [
         Difference(pod, "OtherDevices", f"planned {plan}, holds {mine.places}")
         for pod, mine in held.items()
-        if (plan := planned.get(pod)) and (mine.is_named or not mine.replicas) and not mine.places.within(plan)
+        if (plan := planned.get(pod)) and (mine.is_named or not mine.replicas) and not mine.places.is_subset(plan)
     ]
     found += [
         Difference(pod, "UnknownDevices", f"holds {', '.join(mine.strangers)}, which the driver does not know")

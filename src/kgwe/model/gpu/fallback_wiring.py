@@ -9,7 +9,7 @@ from kgwe import errors
 from kgwe.model.gpu.driver_data import Link, Remote
 from kgwe.model.gpu.pcie_tree import pcie_paths
 from kgwe.model.gpu.topology import Slot
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,11 +24,11 @@ def complete_wiring(machine: Machine, described: Wiring) -> Machine:
     What the driver says is never changed. GPUs are matched by bus id where the description has them, else by index.
     Permanent when the description is of another machine.
     """
-    slots = _matched(machine, described)
+    slots = _match_slots(machine, described)
     buses = {slots[device.index]: device.slot.bus for device in machine.devices}
     paths, nic_paths = pcie_paths(described)
     devices = tuple(
-        _completed(device, described.slots[number], paths[number], _links(number, described, buses))
+        _complete_device(device, described.slots[number], paths[number], _links(number, described, buses))
         for device in machine.devices
         for number in (slots[device.index],)
     )
@@ -38,11 +38,11 @@ def complete_wiring(machine: Machine, described: Wiring) -> Machine:
     return dataclasses.replace(machine, devices=devices, nics=nics)
 
 
-def _matched(machine: Machine, described: Wiring) -> dict[int, int]:
+def _match_slots(machine: Machine, described: Wiring) -> dict[int, int]:
     """Index of a device -> its slot in the description."""
     if len(machine.devices) != len(described.slots):
         raise errors.Permanent(
-            f"it describes {counted(len(described.slots), 'GPU')}, the driver sees {len(machine.devices)}"
+            f"it describes {format_count(len(described.slots), 'GPU')}, the driver sees {len(machine.devices)}"
         )
     buses = {slot.bus: number for number, slot in enumerate(described.slots) if slot.bus}
     if not buses:
@@ -53,7 +53,7 @@ def _matched(machine: Machine, described: Wiring) -> dict[int, int]:
     return {device.index: buses[device.slot.bus] for device in machine.devices}
 
 
-def _completed(device: Device, told: Slot, path: PciePath, links: tuple[Link, ...]) -> Device:
+def _complete_device(device: Device, told: Slot, path: PciePath, links: tuple[Link, ...]) -> Device:
     own = device.slot
     slot = Slot(own.bus, told.numa if own.numa is None else own.numa, own.cpus or told.cpus, own.pcie or path)
     return dataclasses.replace(device, slot=slot, links=device.links or links)

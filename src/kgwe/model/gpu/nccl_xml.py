@@ -62,13 +62,13 @@ class _Element:
     line: int
     children: list[_Element] = field(default_factory=list)
 
-    def all(self, tag: str) -> Iterator[_Element]:
+    def find_all(self, tag: str) -> Iterator[_Element]:
         """Elements of this name below, but not inside a further PCI device."""
         for child in self.children:
             if child.tag == tag:
                 yield child
             if child.tag != "pci":
-                yield from child.all(tag)
+                yield from child.find_all(tag)
 
     def integer(self, name: str, default: int) -> int:
         """An attribute as a number, never below its default."""
@@ -80,7 +80,7 @@ class _Element:
         except ValueError:
             number = default - 1
         if number < default:
-            raise _bad(self.line, f"{self.tag} {name}={text!r} is not a number from {default} up")
+            raise _syntax_error(self.line, f"{self.tag} {name}={text!r} is not a number from {default} up")
         return number
 
 
@@ -100,11 +100,11 @@ def parse_nccl_xml(text: str) -> Wiring:
     """The wiring that an NCCL topology file describes."""
     root = _tree(text)
     if root.tag != "system":
-        raise _bad(root.line, f"the file begins with <{root.tag}>, an NCCL topology with <system>")
+        raise _syntax_error(root.line, f"the file begins with <{root.tag}>, an NCCL topology with <system>")
     devices = list(_devices(root))
     gpus = _gpus(devices)
     switch, down, mesh = _nvlinks(gpus)
-    sm = min((gpu.integer("sm", 0) for device in gpus for gpu in device.element.all("gpu")), default=0)
+    sm = min((gpu.integer("sm", 0) for device in gpus for gpu in device.element.find_all("gpu")), default=0)
     linked = bool(switch or mesh)
     return Wiring(
         slots=tuple(Slot(device.bus, device.numa, device.cpus, device.pcie) for device in gpus),
@@ -130,17 +130,17 @@ def _tree(text: str) -> _Element:
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         if len(stack) > _MOST_DEPTH:
-            raise _bad(parser.CurrentLineNumber, f"more than {_MOST_DEPTH} elements inside each other")
+            raise _syntax_error(parser.CurrentLineNumber, f"more than {_MOST_DEPTH} elements inside each other")
         nonlocal elements
         elements += 1
         if elements > _MOST_ELEMENTS:
-            raise _bad(parser.CurrentLineNumber, f"more than {_MOST_ELEMENTS} elements")
+            raise _syntax_error(parser.CurrentLineNumber, f"more than {_MOST_ELEMENTS} elements")
         element = _Element(tag, attributes, parser.CurrentLineNumber)
         stack[-1].children.append(element)
         stack.append(element)
 
     def doctype(*_: object) -> None:
-        raise _bad(parser.CurrentLineNumber, "a document type has no place in an NCCL topology; remove it")
+        raise _syntax_error(parser.CurrentLineNumber, "a document type has no place in an NCCL topology; remove it")
 
     parser.StartElementHandler = start
     parser.EndElementHandler = lambda _: stack.pop()
@@ -148,7 +148,7 @@ def _tree(text: str) -> _Element:
     try:
         parser.Parse(text, True)  # noqa: FBT003 - expat takes it by position
     except xml.parsers.expat.ExpatError as exc:
-        raise _bad(exc.lineno, xml.parsers.expat.errors.messages[exc.code]) from exc
+        raise _syntax_error(exc.lineno, xml.parsers.expat.errors.messages[exc.code]) from exc
     return top.children[0]
 
 
@@ -194,8 +194,8 @@ def _gpus(devices: Sequence[_Device]) -> list[_Device]:
     buses = [device.bus for device in found]
     for device in found:
         if buses.count(device.bus) > 1:
-            raise _bad(device.element.line, f"two devices at {device.bus}")
-    numbers = [next((gpu.integer("dev", -1) for gpu in device.element.all("gpu")), -1) for device in found]
+            raise _syntax_error(device.element.line, f"two devices at {device.bus}")
+    numbers = [next((gpu.integer("dev", -1) for gpu in device.element.find_all("gpu")), -1) for device in found]
     if min(numbers) >= 0 and len(set(numbers)) == len(numbers):
         return [device for _, device in sorted(zip(numbers, found, strict=True), key=lambda pair: pair[0])]
     return found
@@ -203,14 +203,14 @@ def _gpus(devices: Sequence[_Device]) -> list[_Device]:
 
 def _is_gpu(element: _Element) -> bool:
     return element.tag == "pci" and (
-        element.attributes.get("class", "").startswith(_GPU_CLASSES) or any(element.all("gpu"))
+        element.attributes.get("class", "").startswith(_GPU_CLASSES) or any(element.find_all("gpu"))
     )
 
 
 def _nics(devices: Sequence[_Device]) -> Iterator[Nic]:
     for device in devices:
         element = device.element
-        nets = [element] if element.tag == "net" else list(element.all("net"))
+        nets = [element] if element.tag == "net" else list(element.find_all("net"))
         for net in nets:
             gbit = net.integer("speed", 0) // _MBIT_PER_GBIT
             yield Nic(net.attributes.get("name", ""), gbit, device.numa, device.pcie)
@@ -224,7 +224,7 @@ def _nvlinks(gpus: Sequence[_Device]) -> tuple[int, tuple[int, ...], tuple[tuple
     up = [_links_into_switch(gpu.element) for gpu in gpus]
     direct: dict[tuple[int, int], int] = {}
     for a, gpu in enumerate(gpus):
-        for link in gpu.element.all("nvlink"):
+        for link in gpu.element.find_all("nvlink"):
             if not _leads_to_switch(link) and (b := index.get(_long_bus(link, "target"))) is not None and b != a:
                 pair = (min(a, b), max(a, b))
                 direct[pair] = max(direct.get(pair, 0), link.integer("count", 0))
@@ -239,12 +239,12 @@ def _links_into_switch(device: _Element) -> int:
 
     A GPU that several ranks use has one `<gpu>` per rank, and each lists the same links: they count once.
     """
-    listed = [sum(_switch_links(gpu)) for gpu in device.all("gpu")]
+    listed = [sum(_switch_links(gpu)) for gpu in device.find_all("gpu")]
     return max(listed, default=0) or sum(_switch_links(device))
 
 
 def _switch_links(element: _Element) -> Iterator[int]:
-    return (link.integer("count", 0) for link in element.all("nvlink") if _leads_to_switch(link))
+    return (link.integer("count", 0) for link in element.find_all("nvlink") if _leads_to_switch(link))
 
 
 def _leads_to_switch(link: _Element) -> bool:
@@ -270,7 +270,7 @@ def _long_bus(element: _Element, name: str = "busid") -> str:
     text = element.attributes.get(name, "")
     match = _BUS.fullmatch(text)
     if match is None:
-        raise _bad(element.line, f"{element.tag} {name}={text!r} is not a bus id such as 0000:1b:00.0")
+        raise _syntax_error(element.line, f"{element.tag} {name}={text!r} is not a bus id such as 0000:1b:00.0")
     return f"{match[1]:0>8}:{match[2]}:{match[3]}.{match[4]}".upper()
 
 
@@ -280,7 +280,7 @@ def _cpu_list(cpu: _Element) -> str:
     if not text:
         return ""
     if not _CPU_MASK.fullmatch(text):
-        raise _bad(cpu.line, f"cpu affinity={text[:64]!r} is not a hexadecimal mask")
+        raise _syntax_error(cpu.line, f"cpu affinity={text[:64]!r} is not a hexadecimal mask")
     bits = int(text, 16)
     ranges: list[str] = []
     position = 0
@@ -295,5 +295,5 @@ def _cpu_list(cpu: _Element) -> str:
     return ",".join(ranges)
 
 
-def _bad(line: int, what: str) -> errors.Permanent:
+def _syntax_error(line: int, what: str) -> errors.Permanent:
     return errors.Permanent(f"NCCL topology, line {line}: {what}")

@@ -25,7 +25,11 @@ def pcie_paths(wiring: Wiring) -> tuple[tuple[PciePath, ...], tuple[PciePath, ..
     """
     gpus, nics = len(wiring.slots), len(wiring.nics)
     known = [slot.pcie for slot in wiring.slots] + [nic.pcie for nic in wiring.nics]
-    paths = _renamed(known) if all(known[:gpus]) else _grouped(gpus + nics, lambda a, b: _relation(wiring, a, b))
+    paths = (
+        _rename_bridges(known)
+        if all(known[:gpus])
+        else _group_devices(gpus + nics, lambda a, b: _relation(wiring, a, b))
+    )
     return tuple(paths[:gpus]), tuple(paths[gpus:])
 
 
@@ -38,7 +42,7 @@ def _relation(wiring: Wiring, a: int, b: int) -> Relation:
     return wiring.nic_relation(b - gpus, a) if a < gpus else Relation.UNKNOWN
 
 
-def _renamed(paths: Sequence[PciePath]) -> list[PciePath]:
+def _rename_bridges(paths: Sequence[PciePath]) -> list[PciePath]:
     bridges: dict[str, str] = {}
     switches: dict[PciePath, str] = {}
     renamed = []
@@ -53,7 +57,7 @@ def _renamed(paths: Sequence[PciePath]) -> list[PciePath]:
     return renamed
 
 
-def _grouped(devices: int, relation: Callable[[int, int], Relation]) -> list[PciePath]:
+def _group_devices(devices: int, relation: Callable[[int, int], Relation]) -> list[PciePath]:
     bridge = _groups(devices, relation, _BRIDGE)
     outer = _groups(devices, relation, _SWITCHES)
     inner = _groups(devices, relation, _ONE_SWITCH)

@@ -97,11 +97,11 @@ def _heading(lines: Sequence[str]) -> tuple[int, list[str], list[str]]:
         for heading in affinities:
             words = " ".join(words).replace(heading, "").split()
         if len(words) > MAX_DEVICES:
-            raise _bad(number, f"{len(words)} GPUs and NICs in one machine; at most {MAX_DEVICES} are allowed")
+            raise _syntax_error(number, f"{len(words)} GPUs and NICs in one machine; at most {MAX_DEVICES} are allowed")
         if foreign := [word for word in words if not word.isascii()]:
-            raise _bad(number, f"{foreign[0]!r} is not the name of a GPU or NIC")
+            raise _syntax_error(number, f"{foreign[0]!r} is not the name of a GPU or NIC")
         if twice := {word for word in words if words.count(word) > 1}:
-            raise _bad(number, f"{', '.join(sorted(twice))} stands twice in the heading")
+            raise _syntax_error(number, f"{', '.join(sorted(twice))} stands twice in the heading")
         return number, words, affinities
     raise errors.Permanent(
         "no table of `nvidia-smi topo -m`: no line begins with GPU0, GPU1, …; give the whole output of the command"
@@ -117,13 +117,15 @@ def _rows(lines: Sequence[str], heading: int, devices: Sequence[str], affinities
                 break  # the legend, or the next prompt
             continue
         if words[0] in rows:
-            raise _bad(number, f"{words[0]} has a second row")
+            raise _syntax_error(number, f"{words[0]} has a second row")
         if len(words) <= len(devices):
-            raise _bad(number, f"{words[0]} has {len(words) - 1} cells, the heading names {len(devices)} devices")
+            raise _syntax_error(
+                number, f"{words[0]} has {len(words) - 1} cells, the heading names {len(devices)} devices"
+            )
         cells = tuple(words[1 : len(devices) + 1])
         rows[words[0]] = _Row(number, words[0], cells, _tail(line, len(devices) + 1, affinities))
     if missing := [device for device in devices if _GPU.fullmatch(device) and device not in rows]:
-        raise _bad(heading, f"no row for {', '.join(missing)}")
+        raise _syntax_error(heading, f"no row for {', '.join(missing)}")
     return rows
 
 
@@ -145,7 +147,7 @@ def _tail(line: str, before: int, columns: int) -> tuple[str, ...]:
 def _relation(row: _Row, column: int, other: str) -> Relation:
     if relation := _WORDS.get(row.cells[column]):
         return relation
-    raise _bad(row.line, f"{row.name} to {other}: {row.cells[column]!r} is no kind of link")
+    raise _syntax_error(row.line, f"{row.name} to {other}: {row.cells[column]!r} is no kind of link")
 
 
 def _between_gpus(rows: Sequence[_Row], gpus: Sequence[int]) -> tuple[list[list[Relation]], dict[tuple[int, int], int]]:
@@ -156,9 +158,9 @@ def _between_gpus(rows: Sequence[_Row], gpus: Sequence[int]) -> tuple[list[list[
         for b, column in enumerate(gpus):
             cell, mirrored = row.cells[column], rows[b].cells[gpus[a]]
             if cell != mirrored:
-                raise _bad(row.line, f"{row.name} to {rows[b].name} is {cell}, the other way round {mirrored}")
+                raise _syntax_error(row.line, f"{row.name} to {rows[b].name} is {cell}, the other way round {mirrored}")
             if (cell == "X") is not (a == b):
-                raise _bad(row.line, f"{row.name} to {rows[b].name} is {cell!r}; X is for a GPU and itself")
+                raise _syntax_error(row.line, f"{row.name} to {rows[b].name} is {cell!r}; X is for a GPU and itself")
             if nvlink := _NVLINK.fullmatch(cell):
                 links[a, b] = int(nvlink[1])
             else:
@@ -171,7 +173,7 @@ def _slot(row: _Row, affinities: Sequence[str]) -> Slot:
     cpus, numa = values.get("CPU Affinity", ""), values.get("NUMA Affinity", "")
     for heading, value in values.items():
         if value and value != "N/A" and not _CPUS.fullmatch(value):
-            raise _bad(row.line, f"{row.name}: {heading} {value!r} is not a list such as 0-23,48-71")
+            raise _syntax_error(row.line, f"{row.name}: {heading} {value!r} is not a list such as 0-23,48-71")
     # Near several NUMA nodes is near no one of them.
     return Slot(bus="", numa=int(numa) if numa.isdigit() else None, cpus="" if cpus == "N/A" else cpus)
 
@@ -220,5 +222,5 @@ def _under_nvlink(
     return tuple(tuple(row) for row in seen)
 
 
-def _bad(line: int, what: str) -> errors.Permanent:
+def _syntax_error(line: int, what: str) -> errors.Permanent:
     return errors.Permanent(f"nvidia-smi topo -m, line {line + 1}: {what}")

@@ -34,7 +34,7 @@ class Outcomes:
     lost: float = 0.0
     at_s: float = 0.0
 
-    def at(self, now_s: float) -> Outcomes:
+    def decay_to(self, now_s: float) -> Outcomes:
         """The counts, decayed to `now_s`; a clock that went back changes nothing."""
         if now_s <= self.at_s:
             return self
@@ -42,7 +42,7 @@ class Outcomes:
         return Outcomes(self.completed * kept, self.lost * kept, now_s)
 
     def plus(self, now_s: float, *, completed: float = 0.0, lost: float = 0.0) -> Outcomes:
-        then = self.at(now_s)
+        then = self.decay_to(now_s)
         return Outcomes(min(then.completed + completed, _MOST), min(then.lost + lost, _MOST), then.at_s)
 
     @property

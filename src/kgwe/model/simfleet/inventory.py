@@ -59,7 +59,7 @@ class FleetGpu:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node hangs in the network."""
+    """The position of a node in the network."""
 
     leaf: str
     spine: str
@@ -246,7 +246,7 @@ def _network_labels(place: Place) -> dict[str, str]:
 
 
 def _feature_labels(node: FleetNode) -> Mapping[str, str]:
-    """What GPU feature discovery and the GPU operator write."""
+    """Return the labels that GPU feature discovery and the GPU operator write."""
     model, machine = node.model, node.machine
     driver = [*machine.driver.split("."), ""][:3]
     cuda = machine.cuda.split(".")

@@ -1,4 +1,4 @@
-"""What a fleet is made of, as a fleet model file says it.
+"""Fleet model files: the machines, pools and network of a simulated fleet.
 
 A model names machines (a box with its GPUs, NUMA nodes, PCIe tree, NVLinks and NICs), pools (how
 many nodes of which machine, spot or on demand, cut by MIG or not) and the network above them. `parse` turns
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 import yaml
 
-from kgwe import errors
+from kgwe import errors, yaml_text
 from kgwe.model.devices import shares
 from kgwe.model.gpu import catalog, mig, topology
 from kgwe.model.units import quantity
@@ -191,7 +191,7 @@ def parse(text: str, *, where: str, include: Callable[[str], str]) -> Fleet:
 
 def _decode(text: str, where: str) -> FleetFile:
     try:
-        return msgspec.convert(yaml.safe_load(text), FleetFile)
+        return msgspec.convert(yaml_text.parse_yaml(text), FleetFile)
     except (msgspec.ValidationError, yaml.YAMLError) as exc:
         raise errors.Permanent(f"fleet model {where}: {exc}") from exc
 

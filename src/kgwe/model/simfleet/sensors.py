@@ -1,4 +1,4 @@
-"""What the instruments of a GPU read while it is used in a certain way.
+"""Readings of a simulated GPU, derived from its usage.
 
 A rough but consistent picture: power rises with activity from idle to the limit, temperature and clocks
 follow power. Figures are within what such GPUs show under load; nothing is tuned to a benchmark.

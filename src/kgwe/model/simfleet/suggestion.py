@@ -96,7 +96,7 @@ def _cpus_by_numa(wiring: Wiring) -> list[str]:
 
 
 def _count(cpus: str) -> int:
-    """How many CPUs `0-3,8` names."""
+    """Return the number of CPUs in a list such as `0-3,8`."""
     count = 0
     for part in filter(None, cpus.split(",")):
         first, _, last = part.partition("-")

@@ -1,4 +1,4 @@
-"""How a workload uses its GPUs over time: the use profiles of the simulated fleet.
+"""Use profiles of the simulated fleet: the GPU usage of a workload over time.
 
 A profile is written in a pod's annotation `kgwe.nvidia.io/use-profile`, as a name and its parameters:
 
@@ -32,7 +32,7 @@ WORKLOAD_TYPE_LABELS: Final = ("kgwe.nvidia.io/workload-type", "gpu-autoscaler.i
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a GPU does at one moment; all shares of what it can do."""
+    """The usage of a GPU at one time, as shares of its capacity."""
 
     util: float = 0.0
     """Time in which a kernel runs."""
@@ -147,7 +147,7 @@ def _parse_value(kind: str, key: str, value: str) -> float:
 
 
 def default_profile(labels: Mapping[str, str]) -> Profile:
-    """What a pod with these labels does when it says nothing about its use."""
+    """Return the profile of a pod with these labels that names no profile."""
     for label in WORKLOAD_TYPE_LABELS:
         if text := DEFAULTS.get(labels.get(label, "")):
             return parse_profile(text)
@@ -155,7 +155,7 @@ def default_profile(labels: Mapping[str, str]) -> Profile:
 
 
 def fails_after_s(profile: Profile) -> float | None:
-    """How long after its start the work dies of its own memory; None: never."""
+    """Return the seconds from the start until the workload runs out of memory; None: never."""
     return profile.after if profile.kind == "oom-after" else None
 
 
@@ -166,11 +166,11 @@ def usage_at(profile: Profile, age_s: float, clock_s: float, seed: int) -> Usage
         return Usage(memory=profile.mem)
     warm = min(age_s / _WARM_UP_S, 1.0)
     wobble = profile.noise * (2.0 * _unit(seed, int(clock_s // _STEP_S)) - 1.0)
-    util = _bounded(_level(profile, age_s, clock_s, seed) * warm + (wobble if warm == 1.0 else 0.0))
+    util = _clamp_share(_level(profile, age_s, clock_s, seed) * warm + (wobble if warm == 1.0 else 0.0))
     memory = profile.mem * warm
     if profile.kind == "oom-after":
         memory = profile.mem + (1.0 - profile.mem) * min(age_s / profile.after, 1.0)
-    return Usage(util, _bounded(memory), _bounded(util * profile.tensor), _bounded(util * profile.dram))
+    return Usage(util, _clamp_share(memory), _clamp_share(util * profile.tensor), _clamp_share(util * profile.dram))
 
 
 def _level(profile: Profile, age_s: float, clock_s: float, seed: int) -> float:
@@ -184,7 +184,7 @@ def _level(profile: Profile, age_s: float, clock_s: float, seed: int) -> float:
     return profile.util
 
 
-def _bounded(share: float) -> float:
+def _clamp_share(share: float) -> float:
     return 0.0 if share < 0.0 else min(share, 1.0)
 
 

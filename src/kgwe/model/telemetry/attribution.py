@@ -66,7 +66,7 @@ class TimeShares:
     def busy(self) -> int:
         return WHOLE - self.idle - self.unknown
 
-    def of(self, pod: str) -> int:
+    def share_of(self, pod: str) -> int:
         return dict(self.pods).get(pod, 0)
 
 

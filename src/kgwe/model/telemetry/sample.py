@@ -1,4 +1,4 @@
-"""Everything measured on a machine at one moment. None is "not known", never zero."""
+"""Samples: all values measured on a machine at one time. None means unknown, never zero."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Unit = tuple[str, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """How much of a unit's hardware works, each a share of time or cycles, 0..1. Only DCGM measures this."""
+    """Activity of a unit's hardware, each a share of time or cycles from 0 to 1. Only DCGM measures it."""
 
     engine: float | None = None
     """Time any of the compute or graphics engine is active: the only measure of use on MIG."""
@@ -50,7 +50,7 @@ class InstanceSample:
 
     @property
     def util(self) -> float | None:
-        """What there is: the driver does not measure utilisation of an instance."""
+        """Activity of the engines, because the driver does not measure the utilization of an instance."""
         return self.activity.engine
 
 
@@ -87,7 +87,7 @@ class Sample:
 
 
 class Series(NamedTuple):
-    """What a value in a window is about."""
+    """The identity of a series in a window."""
 
     uuid: str
     """Of the GPU, or of the MIG instance."""

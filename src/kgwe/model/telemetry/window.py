@@ -1,10 +1,11 @@
-"""Many samples told as a few numbers, before they are shipped anywhere.
+"""Windows: the samples of a series over a time, aggregated to a few numbers.
 
-    samples   how many there were
-    gaps      how many times it was there but not measured: an average over half a window says so
-    mean, maximum, p95, last    over what was measured; absent when nothing was
+    samples                     number of samples
+    gaps                        samples without a measured value
+    mean, maximum, p95, last    of the measured values; None if there are none
 
-Something not mentioned in a tick was not there (a pod that ended); mentioned without a value it is a gap.
+A series that a tick does not contain did not exist then, such as the usage of a pod that ended. A series without a
+value in a tick has a gap.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Window(Generic[Key]):
             self._series.setdefault(key, []).append(value)
 
     def close(self) -> dict[Key, Aggregate]:
-        """What the window says of each series; a new window begins."""
+        """Return the aggregate of each series, and begin a new window."""
         told = {key: aggregate(values) for key, values in self._series.items()}
         self._series, self._ticks = {}, 0
         return told

@@ -13,7 +13,7 @@ _GIB: Final = 1 << 30
 _CLOSE: Final = 0.7
 
 
-def counted(number: float, noun: str, plural: str = "") -> str:
+def format_count(number: float, noun: str, plural: str = "") -> str:
     """`1 pod`, `2 pods`, `4 leaves`; `plural` where it is not the noun with an s."""
     return f"{format_number(number)} {noun if number == 1 else plural or f'{noun}s'}"
 
@@ -37,7 +37,7 @@ def format_mib(amount: int) -> str:
 
 def format_cores(cpu_milli: int) -> str:
     """`1 core`, `64 cores`, `0.5 cores`."""
-    return counted(cpu_milli / 1000, "core")
+    return format_count(cpu_milli / 1000, "core")
 
 
 def format_duration(seconds: float) -> str:

@@ -358,7 +358,7 @@ class _Exact(victims.Problem):
         self._search = search
         self._pool = pool
 
-    def suffices(self, picked: Picked) -> bool:
+    def is_sufficient(self, picked: Picked) -> bool:
         with self._pool.without_items(picked):
             return self._search.find_seats(picked) is not None
 

@@ -88,13 +88,13 @@ class GangVictims:
             return found if found.picked is not None else victims.Found(picked, found.proven)
         return victims.Found(picked, proven=False)
 
-    def suffices(self, picked: Picked) -> bool:
+    def is_sufficient(self, picked: Picked) -> bool:
         """Whether the gang starts once these items have stopped."""
         with self._pool.without_items(picked):
             return self.fits_now(picked)
 
     def fits_now(self, picked: Picked) -> bool:
-        """Like `suffices`, on a snapshot that is already without the set."""
+        """Like `is_sufficient`, on a snapshot that is already without the set."""
         return self._search.has_room(self._gang) and (self._also is None or self._also(picked))
 
     def _relevant_items(self, weight: int | None) -> list[int]:
@@ -146,13 +146,13 @@ class GangVictims:
         proposals.add(self._choose_with_budget_prices(domain))
         lightest_first = sorted((self._pool.weight(each), each) for each in proposals if each is not None)
         for _, picked in lightest_first:
-            if self.suffices(picked):
+            if self.is_sufficient(picked):
                 return victims.drop_unneeded(self._pool, picked, self.fits_now)
         items = self._items_in(domain)
         for everything in dict.fromkeys(
             (self._pool.pick_within_budgets(items), self._pool.pick_within_budgets(items[::-1]))
         ):
-            if self.suffices(everything):
+            if self.is_sufficient(everything):
                 return victims.drop_unneeded(self._pool, everything, self.fits_now)
         return None
 
@@ -272,5 +272,5 @@ class _Exact(victims.Problem):
     def __init__(self, clearing: GangVictims) -> None:
         self._clearing = clearing
 
-    def suffices(self, picked: Picked) -> bool:
-        return self._clearing.suffices(picked)
+    def is_sufficient(self, picked: Picked) -> bool:
+        return self._clearing.is_sufficient(picked)

@@ -115,7 +115,7 @@ class NodeVictims(victims.Problem):
     def _gains(self, gain: Callable[[Grant], int]) -> dict[int, int]:
         return {number: sum(map(gain, grants)) for number, grants in self._grants.items()}
 
-    def suffices(self, picked: Picked) -> bool:
+    def is_sufficient(self, picked: Picked) -> bool:
         with self._pool.without_items(picked, None if self._also else self.node):
             return self.fits_now(picked)
 
@@ -148,7 +148,7 @@ class NodeVictims(victims.Problem):
     def _find_greedily(self, below: int | None) -> Found:
         """Stop everything that budgets allow, then drop items that are not needed."""
         picked = self._pool.pick_within_budgets(self.items)
-        if self.suffices(picked):
+        if self.is_sufficient(picked):
             picked = victims.drop_unneeded(self._pool, picked, self.fits_now)
             if below is None or self._pool.weight(picked) < below:
                 return victims.Found(picked, proven=False)

@@ -203,7 +203,7 @@ class Problem(abc.ABC):
     """Tells whether a set suffices, and a lower bound of what it lacks. The default has no bound."""
 
     @abc.abstractmethod
-    def suffices(self, picked: Picked) -> bool: ...
+    def is_sufficient(self, picked: Picked) -> bool: ...
 
     def min_lacking_weight(self, picked: Picked, rest: Sequence[int]) -> int | None:
         """Lower bound of the weight to add from `rest`; None: all of it does not suffice."""
@@ -231,7 +231,7 @@ def find_lightest(
         if not heap:
             return Found(None, proven=True)
         _, picked, following = heapq.heappop(heap)
-        if problem.suffices(picked):
+        if problem.is_sufficient(picked):
             return Found(picked, proven=True)
         for place in range(following, len(ordered)):
             offer((*picked, ordered[place]), place + 1)

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 from kgwe.placement.gang.request import NODE
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ class GangPlan:
 def describe_place(pods: int, nodes: int, level: str, domain: str, ring: str) -> str:
     where = f"{level} {domain}" if domain != level else level
     if level == NODE:
-        return f"{counted(pods, 'pod')} on {where}; ring {ring}"
-    return f"{counted(pods, 'pod')} on {counted(nodes, 'node')} in {where}; ring {ring}"
+        return f"{format_count(pods, 'pod')} on {where}; ring {ring}"
+    return f"{format_count(pods, 'pod')} on {format_count(nodes, 'node')} in {where}; ring {ring}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class LiveFleet:
         gpus = holder.booked_gpus or holder.holding.gpus
         return replace(holder.holding, gpus=gpus, slices=holder.booked_slices or holder.holding.slices)
 
-    def recorded(self, key: str) -> Holding | None:
+    def recorded_holding(self, key: str) -> Holding | None:
         """What the holder was recorded with."""
         holder = self._holders.get(key)
         return None if holder is None else holder.holding

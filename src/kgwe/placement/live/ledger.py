@@ -68,7 +68,7 @@ class Ledger:
         `seat` is the seat it was created for, if any; `given` the devices it was assigned, unless its seat names them;
         `observed` the devices its kubelet reports, which override every plan.
         """
-        before = self.fleet.recorded(uid)
+        before = self.fleet.recorded_holding(uid)
         devices = observed or given
         self._book_pod(uid, Holding(node, wanted, devices.gpus, devices.slices, observed=bool(observed)), seat)
         self._announce(before is not None and (before.node, before.amounts) != (node, wanted))
@@ -126,7 +126,7 @@ class Ledger:
             return self._announce(self.fleet.drop(uid))
         del self._taken[seat]
         planned = self._seats[seat[0]][seat[1]]
-        had = self.fleet.recorded(uid)
+        had = self.fleet.recorded_holding(uid)
         self.fleet.move(uid, seat_key(*seat), planned)
         return self._announce(had is not None and (had.node, had.amounts) != (planned.node, planned.amounts))
 

@@ -87,7 +87,7 @@ class Fleet:
         """For each of `models`, whether the demand may use it."""
         return np.array([demand.allows(model) for model in self.models])
 
-    def allowed(self, demand: Demand) -> BoolArray:
+    def allowed_nodes(self, demand: Demand) -> BoolArray:
         """For each node, whether the demand may use its model."""
         spec = demand.gpu_spec if demand.num_gpu else ""
         if spec not in self._allowed:
@@ -102,7 +102,7 @@ class Fleet:
         if demand.num_gpu == 0:
             return fits
         if demand.gpu_spec:
-            fits &= self.allowed(demand)
+            fits &= self.allowed_nodes(demand)
         if demand.num_gpu == 1:
             return fits & (self.largest >= demand.gpu_milli)
         if demand.gpu_milli == GPU_MILLI:

@@ -85,7 +85,7 @@ class MixFit:
         levels, losses = self._levels[:, node], self._find_losses(demand)
         return min(gpus, key=lambda gpu: (losses[levels[gpu]], levels[gpu]))
 
-    def placed(self, demand: Demand, node: int, gpus: tuple[int, ...]) -> None:
+    def on_place(self, demand: Demand, node: int, gpus: tuple[int, ...]) -> None:
         del demand, gpus
         self.refresh(np.array([node]))
 

@@ -22,7 +22,7 @@ class Policy(Protocol):
     def choose_gpus(self, demand: Demand, node: int) -> tuple[int, ...]:
         """GPUs for the demand on a node where it fits."""
 
-    def placed(self, demand: Demand, node: int, gpus: tuple[int, ...]) -> None:
+    def on_place(self, demand: Demand, node: int, gpus: tuple[int, ...]) -> None:
         """Called after every placement, when the fleet has already changed."""
 
 

@@ -108,7 +108,7 @@ class GroupRent:
 
     def _room_for(self, demand: Demand, nodes: IntArray, whole: IntArray, cpu: IntArray) -> IntArray:
         room = np.minimum(whole // demand.num_gpu, cpu // max(demand.cpu_milli, 1))
-        return np.where(self._fleet.allowed(demand)[nodes], room, 0) if demand.gpu_spec else room
+        return np.where(self._fleet.allowed_nodes(demand)[nodes], room, 0) if demand.gpu_spec else room
 
 
 class CpuReach:

@@ -18,7 +18,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.units.phrasing import counted, format_number, join_words, list_names
+from kgwe.model.units.phrasing import format_count, format_number, join_words, list_names
 from kgwe.placement.disruption import preemption
 from kgwe.placement.disruption.running import Cost
 from kgwe.placement.fleet.node import Preference, SpotPolicy
@@ -78,11 +78,11 @@ def find_changes(
 ) -> Iterator[Change]:
     """All single changes that start the gang; the snapshot is left as it was."""
     tried = [
-        *_relaxed(gang),
+        *_relax_constraints(gang),
         *_models(search, gang),
         *_spot(search, gang),
         *_levels(search, gang),
-        *_fewer(gang, shortfall),
+        *_reduce_replicas(gang, shortfall),
     ]
     done: set[ChangeKind] = set()
     for kind, text, asked in tried:
@@ -92,7 +92,7 @@ def find_changes(
         plan = search.find(asked)
         if isinstance(plan, GangPlan):
             done.add(kind)
-            changed = _exactly(asked, plan) if kind is ChangeKind.FEWER_REPLICAS else asked
+            changed = _with_planned_replicas(asked, plan) if kind is ChangeKind.FEWER_REPLICAS else asked
             yield Change(kind, text.format(**_numbers(search, plan, shortfall)), changed, plan)
     if evictable is not None:
         yield from _evictions(search, gang, evictable)
@@ -104,7 +104,7 @@ def _evictions(search: GangSearch, gang: GangRequest, evictable: Evictable) -> I
     if cleared is not None:
         victims = pool.list_victims(cleared.picked)
         named = [
-            victim.workload if victim.whole else f"{counted(len(victim.members), 'pod')} of {victim.workload}"
+            victim.workload if victim.whole else f"{format_count(len(victim.members), 'pod')} of {victim.workload}"
             for victim in victims
         ]
         cost = sum((victim.cost for victim in victims), Cost())
@@ -132,7 +132,7 @@ def _rate(plan: GangPlan) -> str:
 _Tried = tuple[ChangeKind, str, "GangRequest"]
 
 
-def _relaxed(gang: GangRequest) -> Iterator[_Tried]:
+def _relax_constraints(gang: GangRequest) -> Iterator[_Tried]:
     if gang.min_network_gb_per_s:
         text = f"require less than {gang.min_network_gb_per_s:g} GB/s between nodes (it would get: {{rate}})"
         yield ChangeKind.RELAX_NETWORK, text, dataclasses.replace(gang, min_network_gb_per_s=0.0)
@@ -184,10 +184,10 @@ def _spot(search: GangSearch, gang: GangRequest) -> Iterator[_Tried]:
         tolerant = dataclasses.replace(bound, tolerations=(*bound.tolerations, *extra))
         request = dataclasses.replace(role.request, constraints=tolerant)
         roles.append(dataclasses.replace(role, request=request))
-    names = ", ".join(sorted({taint.key for taint in taints}))
+    names = ", ".join(sorted({f"{each.key}={each.value}:{each.effect}" if each.value else each.key for each in taints}))
     yield (
         ChangeKind.TOLERATE_SPOT,
-        f"tolerate the taint of spot nodes ({names})",
+        f"tolerate the {'taint' if len(taints) == 1 else 'taints'} {names} of spot nodes",
         dataclasses.replace(gang, roles=tuple(roles)),
     )
 
@@ -204,7 +204,7 @@ def _levels(search: GangSearch, gang: GangRequest) -> Iterator[_Tried]:
         yield ChangeKind.LOWER_LEVEL, text, dataclasses.replace(gang, required=level.name)
 
 
-def _fewer(gang: GangRequest, shortfall: Shortfall) -> Iterator[_Tried]:
+def _reduce_replicas(gang: GangRequest, shortfall: Shortfall) -> Iterator[_Tried]:
     short = next(role for role in gang.roles if role.name == shortfall.role)
     if short.required_replicas > short.replica_step:
         fewer = dataclasses.replace(
@@ -216,7 +216,7 @@ def _fewer(gang: GangRequest, shortfall: Shortfall) -> Iterator[_Tried]:
         yield ChangeKind.FEWER_REPLICAS, text, dataclasses.replace(gang, roles=roles)
 
 
-def _exactly(gang: GangRequest, plan: GangPlan) -> GangRequest:
+def _with_planned_replicas(gang: GangRequest, plan: GangPlan) -> GangRequest:
     """The gang with the replicas that the plan has."""
     roles = (dataclasses.replace(role, replicas=plan.replicas[role.name], min_replicas=0) for role in gang.roles)
     return dataclasses.replace(gang, roles=tuple(roles))

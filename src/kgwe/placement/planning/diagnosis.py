@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.units.phrasing import counted, end_sentence, pluralize
+from kgwe.model.units.phrasing import end_sentence, format_count, pluralize
 from kgwe.placement.disruption.preemption import Evictable
 from kgwe.placement.gang.request import CLUSTER
 from kgwe.placement.planning.changes import Change, ChangeKind, describe_domain, find_changes
@@ -107,7 +107,7 @@ class Diagnosis:
             return self.unmet.fix
         if not self.is_hopeless or self.changes:
             return ""
-        fewer = f"run at most {counted(self.most_when_empty or 0, 'pod')}, " if self.most_when_empty else ""
+        fewer = f"run at most {format_count(self.most_when_empty or 0, 'pod')}, " if self.most_when_empty else ""
         required = self.gang.required
         wider = f"require a higher level than {required}" if required not in ("", CLUSTER) else "ask for less per pod"
         text = f"{fewer}{wider}, or add nodes"
@@ -148,7 +148,7 @@ class Diagnosis:
         return nodes if self.unmet is not None else f"{nodes} Best: {describe_domain(self.level, self.domain)} ({fit})."
 
     def _describe_limit(self) -> str:
-        where = _one(self.gang.required or CLUSTER)
+        where = _name_level(self.gang.required or CLUSTER)
         return f"Even with nothing running, {where} holds {self.most_when_empty} of {self.needed} pods."
 
     def describe(self) -> str:
@@ -177,7 +177,7 @@ class Diagnosis:
         return "\n".join(lines)
 
 
-def _one(level: str) -> str:
+def _name_level(level: str) -> str:
     return "the cluster" if level == CLUSTER else f"one {level}"
 
 

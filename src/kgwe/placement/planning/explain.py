@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe import errors
-from kgwe.model.units.phrasing import counted, format_bytes, format_cores, format_number, join_words
+from kgwe.model.units.phrasing import format_bytes, format_cores, format_count, format_number, join_words
 from kgwe.placement.gang.request import NODE, NVLINK
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.changes import describe_domain
@@ -131,14 +131,14 @@ def explain(fleet: FleetView, ask: Ask, *, evictable: Evictable | None = None) -
     return Why(
         found,
         unmet.problem if unmet else _describe_shortage(fleet.fitter, whole.request, found.detail),
-        _nearest(whole, found.detail),
+        _describe_nearest(whole, found.detail),
         (),
         _nodes(fleet.fitter, whole),
         (
-            *_alone(fleet, whole, evictable),
-            *_less(fleet, whole, found.detail),
-            *_fewer(fleet, whole),
-            *_divided(fleet, ask),
+            *_try_gang_changes(fleet, whole, evictable),
+            *_try_less_cpu(fleet, whole, found.detail),
+            *_try_fewer_gpus(fleet, whole),
+            *_try_division(fleet, ask),
         ),
         unmet.fix if unmet else "",
         () if unmet else (found.detail.name,),
@@ -179,10 +179,10 @@ def _nodes(fitter: Fitter, ask: Ask) -> dict[str, tuple[Nodes, ...]]:
 
 def _changes(proof: Diagnosis) -> Iterator[Change]:
     for change in proof.changes:
-        yield Change(str(change.kind), change.text, _stopped(change.evicts))
+        yield Change(str(change.kind), change.text, _name_victims(change.evicts))
 
 
-def _stopped(victims: Sequence[Victim]) -> tuple[str, ...]:
+def _name_victims(victims: Sequence[Victim]) -> tuple[str, ...]:
     return tuple(victim.workload for victim in victims)
 
 
@@ -205,13 +205,13 @@ def _describe_shortage(fitter: Fitter, request: Request, near: Shortage) -> str:
     return f"None of the {len(could)} nodes that could run it has {free.get(near.verdict, f'{wanted} free')} now"
 
 
-def _nearest(ask: Ask, near: Shortage) -> Best:
+def _describe_nearest(ask: Ask, near: Shortage) -> Best:
     gpus = ask.request.gpus
     needed = gpus.slices or gpus.count
     return Best("node", near.name, max(needed - (near.slices or near.gpus), 0), needed)
 
 
-def _alone(fleet: FleetView, ask: Ask, evictable: Evictable | None) -> Iterator[Change]:
+def _try_gang_changes(fleet: FleetView, ask: Ask, evictable: Evictable | None) -> Iterator[Change]:
     """The changes that are tried for gangs, for a gang of one pod."""
     try:
         found = fleet.gangs.plan(planner.gang_request(ask), evictable=evictable)
@@ -221,7 +221,7 @@ def _alone(fleet: FleetView, ask: Ask, evictable: Evictable | None) -> Iterator[
         yield from _changes(found.detail)
 
 
-def _less(fleet: FleetView, ask: Ask, near: Shortage) -> Iterator[Change]:
+def _try_less_cpu(fleet: FleetView, ask: Ask, near: Shortage) -> Iterator[Change]:
     """As much CPU and memory as the nearest node has free."""
     request = ask.request
     cpu_milli, memory_bytes = request.cpu_milli - near.cpu_milli, request.memory_bytes - near.memory_bytes
@@ -235,13 +235,13 @@ def _less(fleet: FleetView, ask: Ask, near: Shortage) -> Iterator[Change]:
         yield Change("LessCPUOrMemory", f"request {join_words(amounts)} or less ({plan.nodes[0]} has that free)")
 
 
-def _fewer(fleet: FleetView, ask: Ask) -> Iterator[Change]:
+def _try_fewer_gpus(fleet: FleetView, ask: Ask) -> Iterator[Change]:
     gpus = ask.request.gpus
     for count in range(gpus.count - 1, 0, -1):
         fewer = replace(ask, request=replace(ask.request, gpus=replace(gpus, count=count)), divisible=False)
         plan = planner.make_plan(fleet, fewer, rng=NO_CHANCE, explain=False)
         if isinstance(plan, Plan):
-            text = f"ask for {counted(count, 'GPU')} instead of {gpus.count} ({_describe_free(fleet, plan)})"
+            text = f"ask for {format_count(count, 'GPU')} instead of {gpus.count} ({_describe_free(fleet, plan)})"
             yield Change("FewerGPUs", text)
             return
 
@@ -256,7 +256,7 @@ def _describe_free(fleet: FleetView, plan: Plan) -> str:
     return f"{name} has {count} free" if free == count else name
 
 
-def _divided(fleet: FleetView, ask: Ask) -> Iterator[Change]:
+def _try_division(fleet: FleetView, ask: Ask) -> Iterator[Change]:
     """Several nodes may have the GPUs that one node does not have free. GPUs that must be connected stay together."""
     count = ask.request.gpus.count
     if not ask.divisible:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.units.phrasing import counted, join_words
+from kgwe.model.units.phrasing import format_count, join_words
 from kgwe.placement.planning.exclusions import list_exclusions, list_unready
 from kgwe.placement.planning.unmet import find_unmet
 from kgwe.placement.pod import wording
@@ -73,7 +73,9 @@ def refuse_strategy(ask: Ask, ours: Iterable[str], installed: Iterable[str]) -> 
     """Refuse a strategy that does not exist, or that is installed and places single pods only."""
     others = set(installed)
     if ask.strategy in others:
-        text = f"Strategy {ask.strategy!r} places single pods only, and this workload has {counted(ask.pods, 'pod')}"
+        text = (
+            f"Strategy {ask.strategy!r} places single pods only, and this workload has {format_count(ask.pods, 'pod')}"
+        )
     else:
         text = f"No strategy is named {ask.strategy!r}"
     known = ", ".join(sorted({*ours, *(others if ask.pods == 1 else ())} - {""}))
@@ -93,7 +95,7 @@ def describe_gang(gang: GangRequest) -> str:
     several = len(gang.roles) > 1
     return join_words(
         [
-            f"{counted(role.required_replicas, f'{role.name} pod' if several else 'pod')} of"
+            f"{format_count(role.required_replicas, f'{role.name} pod' if several else 'pod')} of"
             f" {wording.describe_gpus(role.request.gpus)}"
             for role in gang.roles
         ]

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kgwe.model.gpu import catalog
 from kgwe.model.units.phrasing import (
-    counted,
     end_sentence,
     find_similar,
     format_bytes,
     format_cores,
+    format_count,
     format_mib,
     join_words,
     list_names,
@@ -132,11 +133,33 @@ def _none_left(snapshot: Snapshot, request: Request) -> _Answer:
 
 
 def _wrong_model(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001 - one signature
+    having = [node for node in fitter.snapshot.nodes if catalog.name_matches(request.model, node.shape.model)]
+    if having:
+        return _excluded_model(request, having)
     models = sorted({node.shape.model for node in fitter.snapshot.nodes if node.shape.model})
     meant = find_similar(request.model, models)
     question = f"; did you mean {meant}?" if meant else ""
     fix = f"Set gpuModel to {meant}" if meant else "Change gpuModel"
     return f"No GPU has model {request.model}{question}", f"{fix} (models here: {list_names(models, _LISTED)})"
+
+
+def _excluded_model(request: Request, nodes: Sequence[Node]) -> _Answer:
+    """Nodes have the GPU model, but another rule excludes each of them."""
+    noun = f"node with GPU model {request.model}"
+    which = f"The only {noun}" if len(nodes) == 1 else f"All {len(nodes)} nodes with GPU model {request.model}"
+    named = list_names([node.name for node in nodes], _LISTED)
+    ready = [node for node in nodes if node.ready and not node.cordoned]
+    if not ready:
+        problem, fix = _describe_unready(noun, nodes)
+        return problem.replace(f"{noun}s", f"nodes with GPU model {request.model}"), f"{fix}, or change gpuModel"
+    if request.spot is SpotPolicy.REQUIRE and not any(node.spot for node in ready):
+        return f"No spot node has GPU model {request.model} ({named})", "Set spotPolicy to Allow, or change gpuModel"
+    taints = list_untolerated([node for node in ready if node.name not in request.constraints.avoid], request)
+    if taints:
+        verb = "has" if len(nodes) == 1 else "have"
+        return f"{which} {verb} an untolerated {name_taints(taints)} ({named})", "Add a toleration to the pod template"
+    verb = "does" if len(nodes) == 1 else "do"
+    return f"{which} {verb} not match the other requirements ({named})", "Change nodeSelector, nodeAffinity or gpuModel"
 
 
 def _wrong_architecture(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001
@@ -175,9 +198,12 @@ def _too_few_gpus(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _A
             return "All GPUs that match are offered as shares, none as a whole GPU", "Ask for a share instead of count"
         return "No node that matches has a healthy GPU that is not partitioned", "Check GPU health and MIG layouts"
     which = "the largest node" if most == fitter.most_gpus else "the largest node that matches"
-    problem = f"Each pod asks for {counted(gpus.count, 'GPU')}; {which} has {most}"
+    problem = f"Each pod asks for {format_count(gpus.count, 'GPU')}; {which} has {most}"
     equal = next((each for each in range(most, 1, -1) if gpus.count % each == 0), 0)
-    return problem, f"Set gpusPerPod to {equal} or less" if equal else f"Ask for at most {counted(most, 'GPU')} per pod"
+    return (
+        problem,
+        f"Set gpusPerPod to {equal} or less" if equal else f"Ask for at most {format_count(most, 'GPU')} per pod",
+    )
 
 
 def _no_share(fitter: Fitter, request: Request) -> _Answer:
@@ -197,7 +223,9 @@ def _no_slices(request: Request, nodes: Sequence[Node]) -> _Answer:
     by_node = [Counter(each.profile.name for cut in node.cut.values() for each in cut) for node in nodes]
     most = max((counts[gpus.profile] for counts in by_node), default=0)
     if most:
-        problem = f"Each pod asks for {counted(gpus.slices, 'slice')} of {gpus.profile}; the largest node has {most}"
+        problem = (
+            f"Each pod asks for {format_count(gpus.slices, 'slice')} of {gpus.profile}; the largest node has {most}"
+        )
         return problem, f"Ask for {most} or fewer per pod"
     profiles = sorted({profile for counts in by_node for profile in counts})
     here = f"profiles here: {list_names(profiles, _LISTED)}" if profiles else "no GPU is partitioned"
@@ -207,13 +235,13 @@ def _no_slices(request: Request, nodes: Sequence[Node]) -> _Answer:
 
 def _wiring(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:
     count = request.gpus.count
-    groups = [each for each in range(count - 1, 1, -1) if _connects(fitter, _with_count(request, each))]
+    groups = [each for each in range(count - 1, 1, -1) if _is_connected_anywhere(fitter, _with_count(request, each))]
     largest = f"; the largest such group has {groups[0]}" if groups else ""
     equal = next((each for each in groups if count % each == 0), 0)
     relax = _relax_connection(fitter, request)
     fix = f"Set gpusPerPod to {equal}, or {relax}" if equal else relax[:1].upper() + relax[1:]
     listed = f" ({list_names([node.name for node in nodes], _LISTED)})"
-    return f"No node has {counted(count, 'GPU')} {_describe_connection(request)}{listed}{largest}", fix
+    return f"No node has {format_count(count, 'GPU')} {_describe_connection(request)}{listed}{largest}", fix
 
 
 def _describe_connection(request: Request) -> str:
@@ -234,7 +262,7 @@ def _relax_connection(fitter: Fitter, request: Request) -> str:
         "minBandwidthGBps": ("lower topology.minBandwidthGBps", replace(request, min_bandwidth_gbps=0.0)),
     }
     fields = [relaxed[field] for field in request.connection_fields]
-    enough = [text for text, changed in fields if _connects(fitter, changed)]
+    enough = [text for text, changed in fields if _is_connected_anywhere(fitter, changed)]
     return " or ".join(enough) or " and ".join(text for text, _ in fields)
 
 
@@ -242,7 +270,7 @@ def _with_count(request: Request, count: int) -> Request:
     return replace(request, gpus=replace(request.gpus, count=count))
 
 
-def _connects(fitter: Fitter, request: Request) -> bool:
+def _is_connected_anywhere(fitter: Fitter, request: Request) -> bool:
     """Whether some node has the GPUs connected, with as much CPU and memory as needed."""
     request = replace(request, cpu_milli=0, memory_bytes=0)
     return bool((fitter.check_empty_nodes(request) == FitStatus.FITS).any())
@@ -255,9 +283,11 @@ def _cpu(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  #
 
 
 def _memory(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001 - one signature
-    most = format_bytes(max(node.memory_bytes for node in nodes))
+    most = max(node.memory_bytes for node in nodes)
     asks = f"Each pod requests {format_bytes(request.memory_bytes)} of memory"
-    return f"{asks}; the largest node that matches has {most}", f"Request {most} or less"
+    # A quantity that fits: rounded down, as it can be written into a manifest.
+    fitting = f"{most >> 30}Gi" if most >> 30 else f"{most >> 20}Mi"
+    return f"{asks}; the largest node that matches has {format_bytes(most)}", f"Request {fitting} or less"
 
 
 def _pods(fitter: Fitter, request: Request, nodes: Sequence[Node]) -> _Answer:  # noqa: ARG001 - one signature

@@ -54,7 +54,7 @@ class ArrivalMix:
             self._start()
         self._count(request)
 
-    def demands(self, mirror: PackingMirror, first: Request) -> Mix:
+    def typical_demands(self, mirror: PackingMirror, first: Request) -> Mix:
         """The typical demands so far; where none is known, the first request alone."""
         if not self.arrivals:
             self._start()
@@ -98,23 +98,23 @@ class MixFitStrategy:
 
     def rank(self, request: Request, nodes: NDArray[np.intp]) -> Floats:
         """For each of these nodes, on all of which the pod fits, how little it costs the fleet; larger is better."""
-        return self._current(request).scores(self._mirror.demand_of(request), nodes)
+        return self._refresh_policy(request).scores(self._mirror.demand_of(request), nodes)
 
     def choose_gpu(self, request: Request, node: int) -> int:
         """The GPU of the node that a share costs least on; the pod fits there."""
         gpus, snapshot = request.gpus, self._snapshot
         fits = (snapshot.milli[node] >= gpus.milli) & (snapshot.share_mib[node] >= gpus.share_mib)
         demand = self._mirror.demand_of(request)
-        return self._current(request).choose_gpu(demand, node, np.flatnonzero(fits).tolist())
+        return self._refresh_policy(request).choose_gpu(demand, node, np.flatnonzero(fits).tolist())
 
-    def _current(self, request: Request) -> MixFit:
+    def _refresh_policy(self, request: Request) -> MixFit:
         """The policy with prices for the fleet as it is and the mix as it is known."""
         changed = self._mirror.sync()
         arrivals = self._mix.arrivals
         if self._policy is None:
-            self._policy = MixFit(self._mirror.fleet, self._mix.demands(self._mirror, request))
+            self._policy = MixFit(self._mirror.fleet, self._mix.typical_demands(self._mirror, request))
         elif arrivals >= self._rebuild_at:
-            self._policy.learn(self._mix.demands(self._mirror, request))
+            self._policy.learn(self._mix.typical_demands(self._mirror, request))
         else:
             if len(changed):
                 self._policy.refresh(changed)

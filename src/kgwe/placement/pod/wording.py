@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.units.phrasing import counted, format_bytes, format_cores, format_mib, format_number
+from kgwe.model.units.phrasing import format_bytes, format_cores, format_count, format_mib, format_number
 from kgwe.placement.fleet.node import GPU_MILLI, share_milli
 from kgwe.placement.pod.fit_status import FitStatus
 
@@ -47,8 +47,8 @@ def describe_gpus(gpus: Gpus) -> str:
     if gpus.milli:
         return describe_share(gpus.milli)
     if gpus.slices:
-        return f"{counted(gpus.slices, 'slice')} of {gpus.profile}"
-    return counted(gpus.count, "GPU") if gpus.count else "no GPUs"
+        return f"{format_count(gpus.slices, 'slice')} of {gpus.profile}"
+    return format_count(gpus.count, "GPU") if gpus.count else "no GPUs"
 
 
 def describe_share(milli: int) -> str:

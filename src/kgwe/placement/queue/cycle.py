@@ -73,8 +73,8 @@ class Planner(Protocol[P]):
     def commit(self, workload: QueuedWorkload, plan: P) -> None:
         """Book the plan: the next plan must see it."""
 
-    def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
-        """Whether a pod of the request fits on any of the nodes now (`kgwe.placement.live.scratch.takes`)."""
+    def fits_on_any(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
+        """Whether a pod of the request fits on any of the nodes now (`kgwe.placement.live.scratch.fits_on_any`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class _Cycle(Generic[P]):
     def run(self) -> list[Outcome[P]]:
         queue, reservations = self._queue, self._reservations
         self._outcomes.extend(queue.advance(self._now_s))
-        is_other = queue.pool.activate_helped(self._takes)
+        is_other = queue.pool.activate_helped(self._fits_on_any)
         if reservations is not None:
             reservations.start_cycle(queue, self._now_s, is_other=is_other)
             if len(reservations) and queue.pool.blocked:
@@ -235,9 +235,9 @@ class _Cycle(Generic[P]):
         self._queue.retry(workload, self._now_s, jitter, f"{type(error).__name__}: {error}")
         self._outcomes.append(Failed(workload, stage, error))
 
-    def _takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
+    def _fits_on_any(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
         try:
-            return self._planner.takes(request, nodes)
+            return self._planner.fits_on_any(request, nodes)
         except Exception:  # noqa: BLE001 - its turn, which comes next, reports the error
             return True
 

@@ -38,7 +38,7 @@ class EstimateTrust:
         while self._broken and self._is_forgotten(next(iter(self._broken.values())), now_s):
             del self._broken[next(iter(self._broken))]
 
-    def trusts(self, workload: QueuedWorkload, now_s: float) -> bool:
+    def is_trusted(self, workload: QueuedWorkload, now_s: float) -> bool:
         """Whether the workload's run time is trusted."""
         if workload.key in self._broken:
             return False

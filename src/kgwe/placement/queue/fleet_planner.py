@@ -70,7 +70,7 @@ class FleetPlanner:
     def commit(self, workload: QueuedWorkload, plan: QueuePlan) -> None:
         self._book(workload, plan)
 
-    def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
+    def fits_on_any(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
         index = self._source.snapshot.index
         numbers = np.array([index[name] for name in nodes if name in index], np.intp)
         return scratch.fits_on_any(self._engine.fitter, request, numbers)

@@ -289,7 +289,7 @@ class Reservations:
         if self.settings.rule is not BackfillRule.BACKFILL or workload.run_time is None:
             return False
         until_s = now_s + self.settings.short_s if reservation.start_s is None else reservation.start_s
-        return now_s + workload.run_time.p95_s <= until_s and self.trust.trusts(workload, now_s)
+        return now_s + workload.run_time.p95_s <= until_s and self.trust.is_trusted(workload, now_s)
 
     def are_kept_with(self, reservations: Iterable[Reservation], grants: Sequence[Grant], now_s: float) -> bool:
         """Whether these reservations can start on time if the grants stay until after their start."""

@@ -131,6 +131,8 @@ class RunningWorkload:
     milli: int
     started_s: float
     run_time: RunTime | None = None
+    declared_s: float | None = None
+    """Run time that its user declared."""
 
 
 class RunningWorkloads:
@@ -156,6 +158,9 @@ class RunningWorkloads:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._workloads)
+
+    def find(self, key: str) -> RunningWorkload | None:
+        return self._workloads.get(key)
 
     def sum_by_namespace(self) -> dict[str, int]:
         """Namespace -> milli used, queued and unqueued."""

@@ -108,7 +108,7 @@ def _set_aside(working_set: WorkingSet, asks: Iterable[SliceRequest]) -> list[Sl
 
 def _serve_request(working_set: WorkingSet, ask: SliceRequest) -> str | None:
     drained = [gpu for gpu in working_set.gpus if gpu.drain is not None and gpu.drain.ask == ask.name]
-    if not all(gpu.is_idle and gpu.is_open and working_set.gate.admits(gpu.node) for gpu in drained):
+    if not all(gpu.is_idle and gpu.is_open and working_set.gate.admits_node(gpu.node) for gpu in drained):
         nodes = ", ".join(sorted({gpu.node for gpu in drained}))
         return f"waiting for pods that were asked to leave {nodes}"
     working_set.end_drains(lambda _gpu, drain: drain.ask == ask.name)

@@ -113,7 +113,7 @@ class Gate:
     begun: frozenset[str] = frozenset()
     """Nodes admitted now: more of their GPUs may change in the same round."""
 
-    def admits(self, node: str) -> bool:
+    def admits_node(self, node: str) -> bool:
         return node in self.begun or (self.slots > 0 and node not in self.busy)
 
     def admit(self, node: str) -> Gate:

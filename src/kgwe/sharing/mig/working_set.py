@@ -63,7 +63,7 @@ class WorkingSet:
         other._put_aside = {number: list(places) for number, places in self._put_aside.items()}
         return other
 
-    def _free(self, number: int) -> list[mig.Placement]:
+    def _list_free(self, number: int) -> list[mig.Placement]:
         gpu = self._gpus[number]
         kept = (*self._put_aside[number], *(gpu.drain.places if gpu.drain else ()))
         return [place for place in gpu.spare if place not in kept]
@@ -80,7 +80,7 @@ class WorkingSet:
         spare: dict[tuple[str, str], list[tuple[int, mig.Placement]]] = {}
         for node, numbers in self._on.items():
             for number in numbers:
-                for place in self._free(number):
+                for place in self._list_free(number):
                     spare.setdefault((place.profile.name, node), []).append((number, place))
         left = []
         for ask in asks:
@@ -171,7 +171,7 @@ class WorkingSet:
         is_same = layout == gpu.layout and gpu.is_whole == (not layout)
         if is_same:
             self._gpus[number] = replace(gpu, is_decided=True)
-        elif may_change and self.gate.admits(gpu.node) and (not gpu.is_whole or self._count_spare_whole() > 0):
+        elif may_change and self.gate.admits_node(gpu.node) and (not gpu.is_whole or self._count_spare_whole() > 0):
             self.gate = self.gate.admit(gpu.node)
             spare = tuple(place for place in layout if place not in gpu.used)
             self._gpus[number] = replace(gpu, spare=spare, is_whole=not layout, is_decided=True)
@@ -201,7 +201,7 @@ class WorkingSet:
         numbers = []
         for number, gpu in enumerate(self._gpus):
             is_open = gpu.is_open and gpu.is_decided and number not in self._frozen
-            if not (is_open and self.gate.admits(gpu.node) and ask.allows_node(gpu.node)):
+            if not (is_open and self.gate.admits_node(gpu.node) and ask.allows_node(gpu.node)):
                 continue
             if gpu.is_whole:
                 if whole <= 0 or gpu.is_taken:
@@ -270,7 +270,7 @@ class WorkingSet:
         """Create a spare slice of the profile if there is none and free units allow it."""
         if profile not in self._group.geometry.profiles:
             return
-        if any(place.profile.name == profile for number in range(len(self._gpus)) for place in self._free(number)):
+        if any(place.profile.name == profile for number in range(len(self._gpus)) for place in self._list_free(number)):
             return
         ask = SliceRequest("", profile)
         for numbers in self.list_candidates(ask):

@@ -75,10 +75,10 @@ class FaultStreams:
         }
         self._start_s = start_s
 
-    def first(self) -> list[Fault]:
+    def draw_first(self) -> list[Fault]:
         return [self._draw(node, kind, self._start_s) for node, kind in self._streams]
 
-    def after(self, event: Event) -> Fault:
+    def draw_next(self, event: Event) -> Fault:
         """Return the fault that follows this one in its stream."""
         return self._draw(event.subject, event.kind, event.at_s)
 

@@ -36,7 +36,7 @@ NO_LEAF = -1
 
 @dataclass
 class World:
-    """A simulated fleet; build it with `World.of(nodes)`."""
+    """A simulated fleet; build it with `World.from_nodes(nodes)`."""
 
     snapshot: Snapshot
     fitter: Fitter
@@ -62,7 +62,7 @@ class World:
     _out_by_node: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, nodes: Iterable[Node], oversubscription: Sequence[float] = ()) -> World:
+    def from_nodes(cls, nodes: Iterable[Node], oversubscription: Sequence[float] = ()) -> World:
         """Build a fleet. `oversubscription` has a ratio per network level, nearest first; 1 for missing levels."""
         snapshot = Snapshot.from_nodes(nodes)
         slice_milli = {}

@@ -54,9 +54,9 @@ def _contention(world: World, nodes: Iterable[int]) -> float:
 def find_least_spread(world: World, job: Job) -> Spread:
     """Return the minimum spread of the job; call it while the fleet is empty."""
     room = world.fitter.count_pods(job.request).astype(np.int64)
-    leaves = _fewest(_sums(room, world.leaf - NO_LEAF)[1:], job.pods)
-    boxes = _fewest(_sums(room, world.box), job.pods)
-    return Spread(_fewest(room, job.pods), boxes, leaves, _least_contention(world, room, job.pods))
+    leaves = _count_fewest_domains(_sums(room, world.leaf - NO_LEAF)[1:], job.pods)
+    boxes = _count_fewest_domains(_sums(room, world.box), job.pods)
+    return Spread(_count_fewest_domains(room, job.pods), boxes, leaves, _least_contention(world, room, job.pods))
 
 
 def _least_contention(world: World, room: NDArray[np.int64], pods: int) -> float:
@@ -72,7 +72,7 @@ def _sums(room: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.int64
     return np.bincount(group, weights=room).astype(np.int64)
 
 
-def _fewest(room: NDArray[np.int64], pods: int) -> int:
+def _count_fewest_domains(room: NDArray[np.int64], pods: int) -> int:
     """Return how many of the largest hold all pods; 0 if all together do not."""
     filled = np.cumsum(np.sort(room)[::-1])
     return int(np.searchsorted(filled, pods)) + 1 if len(filled) and filled[-1] >= pods else 0

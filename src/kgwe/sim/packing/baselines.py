@@ -34,7 +34,7 @@ class _TightestCard:
             return self._fleet.find_tightest_gpus(node, demand)
         return self._fleet.find_whole_gpus(node, demand.num_gpu)
 
-    def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
+    def on_place(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
         """Keep no state."""
 
 
@@ -108,7 +108,7 @@ class GpuClustering(_TightestCard):
         empty = np.where(classes == 0, 25, 0)
         return used + alone + shared + empty
 
-    def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
+    def on_place(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
         del cards
         if demand.num_gpu:
             self._classes[node] |= _class_bit(demand)

@@ -46,7 +46,7 @@ class Fgd:
         nodes, cards = self._openings(demand, np.array([node]))
         return (int(cards[np.argmax(self._score_shares(demand, nodes, cards))]),)
 
-    def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
+    def on_place(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
         del demand, cards
         self._fragment[node] = self._fragmentation.of_nodes(np.array([node]))[0]
         self._version[node] += 1

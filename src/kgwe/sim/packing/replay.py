@@ -47,10 +47,10 @@ class Recording:
 
     def allocation_at(self, percent: int) -> float:
         """Return the used share of capacity when that load had arrived, or at the end if less arrived."""
-        return _at(self.curve(self.used), percent)
+        return _read_curve(self.curve(self.used), percent)
 
     def fragment_at(self, percent: int) -> float:
-        return _at(self.curve(self.fragment), percent)
+        return _read_curve(self.curve(self.fragment), percent)
 
 
 def replay(experiment: Experiment, mix: Mix, make_policy: PolicyFactory, *, seed: int) -> Recording:
@@ -70,7 +70,7 @@ def replay(experiment: Experiment, mix: Mix, make_policy: PolicyFactory, *, seed
         else:
             cards = policy.choose_gpus(pod.demand, node)
             fleet.place(pod, node, cards)
-            policy.placed(pod.demand, node, cards)
+            policy.on_place(pod.demand, node, cards)
             used += pod.demand.total_milli
             after = float(fragmentation.of_nodes(np.array([node]))[0])
             fragment += after - fragments[node]
@@ -80,6 +80,6 @@ def replay(experiment: Experiment, mix: Mix, make_policy: PolicyFactory, *, seed
     return Recording(fleet, np.array(columns[0]), np.array(columns[1]), np.array(columns[2]), failed)
 
 
-def _at(curve: Mapping[int, float], percent: int) -> float:
+def _read_curve(curve: Mapping[int, float], percent: int) -> float:
     # A pod with many GPUs can skip a point, and a short list can end before it.
     return curve[max((k for k in curve if k <= percent), default=min(curve))]

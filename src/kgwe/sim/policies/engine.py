@@ -115,5 +115,5 @@ class PodByPod:
             self._known = self._make()
         else:
             for node in changed.tolist():
-                self._known.placed(_SOME, node, ())
+                self._known.on_place(_SOME, node, ())
         return self._known

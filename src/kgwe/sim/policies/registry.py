@@ -69,7 +69,7 @@ class _Ordered(abc.ABC):
         """Fill one node after the other."""
         return _fill(job.pods, nodes, room)
 
-    def _free(self, nodes: Nodes) -> NDArray[np.int64]:
+    def _count_free(self, nodes: Nodes) -> NDArray[np.int64]:
         free: NDArray[np.int64] = self._world.snapshot.milli[nodes].sum(axis=1, dtype=np.int64)
         return free
 
@@ -94,7 +94,7 @@ class BestFit(_Ordered):
     """Takes the nodes with the least free GPUs, pod by pod (kube-scheduler's MostAllocated)."""
 
     def order(self, nodes: Nodes) -> Nodes:
-        return np.argsort(self._free(nodes), kind="stable")
+        return np.argsort(self._count_free(nodes), kind="stable")
 
 
 class Random(_Ordered):
@@ -108,7 +108,7 @@ class Spread(_Ordered):
     """Takes the emptiest nodes, one pod each in turn (kube-scheduler's default, LeastAllocated)."""
 
     def order(self, nodes: Nodes) -> Nodes:
-        return np.argsort(-self._free(nodes), kind="stable")
+        return np.argsort(-self._count_free(nodes), kind="stable")
 
     def share_out(self, job: Job, nodes: Nodes, room: NDArray[np.int32]) -> list[tuple[int, int]]:
         # Rounds over the nodes with room: round k serves those with room for more than k.
@@ -127,7 +127,7 @@ class Consolidate(_Ordered):
     """
 
     def order(self, nodes: Nodes) -> Nodes:
-        return np.argsort(self._free(nodes), kind="stable")
+        return np.argsort(self._count_free(nodes), kind="stable")
 
     def share_out(self, job: Job, nodes: Nodes, room: NDArray[np.int32]) -> list[tuple[int, int]]:
         # The fullest node that holds the whole job, in the order of `order`.

@@ -66,7 +66,7 @@ class _Axis:
     marks: tuple[tuple[float, str], ...]
     is_log: bool = False
 
-    def at(self, value: float) -> float:
+    def position_of(self, value: float) -> float:
         low, high, here = self.low, self.high, value
         if self.is_log:
             low, high, here = math.log(low), math.log(high), math.log(max(value, self.low))
@@ -78,7 +78,7 @@ def lines(series: Sequence[Series], *, x_label: str, y_label: str, top: float | 
     """Return a chart with a linear axis."""
     x_high = max((each.xs[-1] for each in series if each.xs), default=1.0)
     y_high = top or max((max(each.ys) for each in series if each.ys), default=0.0) or 1.0
-    x, y = _linear(x_high, _LEFT, _WIDTH - _RIGHT), _linear(y_high, _HEIGHT - _BOTTOM, _TOP)
+    x, y = _linear_axis(x_high, _LEFT, _WIDTH - _RIGHT), _linear_axis(y_high, _HEIGHT - _BOTTOM, _TOP)
     return _frame(x, y, x_label, y_label, _paths(series, x, y))
 
 
@@ -86,7 +86,7 @@ def distribution(series: Sequence[Series], *, x_label: str, y_label: str) -> str
     """Return a chart with a logarithmic time axis and 0 to 100 percent."""
     longest = max((each.xs[-1] for each in series if each.xs), default=1.0)
     x = _times(longest)
-    y = _linear(100.0, _HEIGHT - _BOTTOM, _TOP)
+    y = _linear_axis(100.0, _HEIGHT - _BOTTOM, _TOP)
     return _frame(x, y, x_label, y_label, _paths([_extend_to_ends(each, x) for each in series], x, y))
 
 
@@ -99,11 +99,11 @@ def _extend_to_ends(series: Series, x: _Axis) -> Series:
     return dataclasses.replace(series, xs=[*xs, x.high], ys=[*ys, ys[-1]])
 
 
-def stacked(series: Sequence[Series], *, x_label: str, y_label: str, top: float) -> str:
+def draw_stacked(series: Sequence[Series], *, x_label: str, y_label: str, top: float) -> str:
     """Return a chart of stacked layers."""
     xs = series[0].xs
-    x = _linear(xs[-1] if xs else 1.0, _LEFT, _WIDTH - _RIGHT)
-    y = _linear(top, _HEIGHT - _BOTTOM, _TOP)
+    x = _linear_axis(xs[-1] if xs else 1.0, _LEFT, _WIDTH - _RIGHT)
+    y = _linear_axis(top, _HEIGHT - _BOTTOM, _TOP)
     below = [0.0] * len(xs)
     parts = []
     for number, each in enumerate(series):
@@ -131,10 +131,10 @@ def _title(series: Series) -> str:
 
 
 def _points(xs: Sequence[float], ys: Sequence[float], x: _Axis, y: _Axis) -> list[str]:
-    return [f"{x.at(a):.1f},{y.at(b):.1f}" for a, b in zip(xs, ys, strict=True)]
+    return [f"{x.position_of(a):.1f},{y.position_of(b):.1f}" for a, b in zip(xs, ys, strict=True)]
 
 
-def _linear(high: float, start: float, end: float) -> _Axis:
+def _linear_axis(high: float, start: float, end: float) -> _Axis:
     step = _step(high)
     top = math.ceil(high / step - 1e-9) * step if start > end else high  # the axis upwards ends on a mark
     count = int(top / step + 1e-9)
@@ -158,11 +158,13 @@ def _times(longest: float) -> _Axis:
 def _frame(x: _Axis, y: _Axis, x_label: str, y_label: str, inside: str) -> str:
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
     rows = [
-        f'<line class="g" x1="{_LEFT}" x2="{right}" y1="{y.at(mark):.1f}" y2="{y.at(mark):.1f}"/>'
-        f'<text class="t e" x="{_LEFT - 7}" y="{y.at(mark) + 4:.1f}">{text}</text>'
+        f'<line class="g" x1="{_LEFT}" x2="{right}" y1="{y.position_of(mark):.1f}" y2="{y.position_of(mark):.1f}"/>'
+        f'<text class="t e" x="{_LEFT - 7}" y="{y.position_of(mark) + 4:.1f}">{text}</text>'
         for mark, text in y.marks
     ]
-    columns = [f'<text class="t m" x="{x.at(mark):.1f}" y="{bottom + 16}">{text}</text>' for mark, text in x.marks]
+    columns = [
+        f'<text class="t m" x="{x.position_of(mark):.1f}" y="{bottom + 16}">{text}</text>' for mark, text in x.marks
+    ]
     labels = (
         f'<text class="t m" x="{(_LEFT + right) / 2:.0f}" y="{_HEIGHT - 6}">{html.escape(x_label)}</text>'
         f'<text class="t m" transform="translate(13 {(bottom + _TOP) / 2:.0f}) rotate(-90)">'

@@ -28,7 +28,7 @@ def run_policy(
     oversubscription: Sequence[float] = (),
 ) -> Result:
     """Run the workload with the named policy."""
-    world = World.of(nodes, oversubscription)
+    world = World.from_nodes(nodes, oversubscription)
     simulation = Simulation(world, workload, registry.find_policy(policy), options, watchers)
     return metrics.summarise(policy, simulation.run())
 

@@ -41,10 +41,10 @@ class Filled:
 def fill(experiment: Experiment, make: PolicyFactory, *, seed: int) -> Filled:
     """Place each arrival with the policy; a pod that fits on no node is dropped, and no pod leaves."""
     nodes = [dataclasses.replace(node, pods=PODS_PER_NODE) for node in openb_nodes(experiment.nodes)]
-    world = World.of(nodes)
+    world = World.from_nodes(nodes)
     requests = {pod: request_of(pod) for pod in experiment.arrivals}
     jobs = [Job(f"{number:06}", float(number), 1.0, requests[pod]) for number, pod in enumerate(experiment.arrivals)]
-    policy = make(world, Workload.of("fill", jobs), np.random.default_rng(seed))
+    policy = make(world, Workload.from_jobs("fill", jobs), np.random.default_rng(seed))
     arrived = used = refused = 0
     rows: list[tuple[int, int]] = []
     started = time.process_time()

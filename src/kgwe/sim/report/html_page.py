@@ -126,7 +126,7 @@ def _key_figures(result: Result) -> str:
     figures = {figure.label: figure for figure in report.FIGURES}
     cards = (
         f'<div class="card"><span class="soft">{label}</span>'
-        f"<strong>{report.written(figures[label], result)}</strong></div>"
+        f"<strong>{report.format_figure(figures[label], result)}</strong></div>"
         for label in _KEY
         if figures[label].value(result) is not None
     )
@@ -138,9 +138,9 @@ def _table(found: Report) -> str:
     heads = "".join(f"<th>{html.escape(result.policy)}</th>" for result in found.results)
     rows = [] if is_one else [f"<tr><th></th>{heads}</tr>"]
     for figure in report.FIGURES:
-        winners = report.best(figure, found.results)
+        winners = report.find_best(figure, found.results)
         cells = "".join(
-            f"{_BEST if number in winners else '<td>'}{html.escape(report.written(figure, result))}</td>"
+            f"{_BEST if number in winners else '<td>'}{html.escape(report.format_figure(figure, result))}</td>"
             for number, result in enumerate(found.results)
         )
         hint = f"<small>{html.escape(figure.hint)}</small>" if figure.hint else ""
@@ -150,7 +150,7 @@ def _table(found: Report) -> str:
 
 
 def _cards(results: list[Result]) -> list[str]:
-    clock = _Clock.of(results)
+    clock = _Clock.from_results(results)
     cards = [_use(results[0], clock)] if len(results) == 1 else _use_of_many(results, clock)
     cards.append(
         _card(
@@ -162,8 +162,8 @@ def _cards(results: list[Result]) -> list[str]:
     if len(results) > 1:
         running = clock.lines([(r, r.curves.running) for r in results], "jobs")
         cards.append(_card("Jobs running", "at the same time", running))
-    waits = [_distributed(r.policy, r.curves.wait_cdf_s) for r in results]
-    ends = [_distributed(r.policy, r.curves.completion_cdf_s) for r in results]
+    waits = [_build_distribution(r.policy, r.curves.wait_cdf_s) for r in results]
+    ends = [_build_distribution(r.policy, r.curves.completion_cdf_s) for r in results]
     jobs = "% of jobs"
     cards.append(_card("Wait", "until a job starts", _distribution(waits, jobs, "no job started")))
     cards.append(_card("Completion", "from arrival to end", _distribution(ends, jobs, "no job finished")))
@@ -172,11 +172,11 @@ def _cards(results: list[Result]) -> list[str]:
 
 def _distribution(series: list[Series], y_label: str, why_empty: str) -> str:
     if not any(each.xs for each in series):
-        return _missing(why_empty)
+        return _explain_missing_chart(why_empty)
     return chart.distribution(series, x_label="at most", y_label=y_label)
 
 
-def _missing(why: str) -> str:
+def _explain_missing_chart(why: str) -> str:
     return f'<p class="soft">No chart: {html.escape(why)}.</p>'
 
 
@@ -196,9 +196,9 @@ def _use(result: Result, clock: _Clock) -> str:
     layers.append(("idle and usable", idle, "rest"))
     series = [Series(label, *clock.cut(result, ys), look) for label, ys, look in layers]
     drawn = (
-        chart.stacked(series, x_label=clock.label, y_label="% of GPU", top=100)
+        chart.draw_stacked(series, x_label=clock.label, y_label="% of GPU", top=100)
         if _has_curve(series)
-        else _missing(_TOO_SHORT)
+        else _explain_missing_chart(_TOO_SHORT)
     )
     return _card("Where the GPUs are", _legend([(label, look) for label, _, look in layers]), drawn, is_html=True)
 
@@ -221,7 +221,7 @@ class _Clock:
     until: float
 
     @classmethod
-    def of(cls, results: list[Result]) -> _Clock:
+    def from_results(cls, results: list[Result]) -> _Clock:
         until = min(max(r.hours for r in results), recording.FINE_UNTIL * max(r.busy_hours for r in results))
         return cls("days", 24.0, until) if until > _HOURS_OF_DAYS else cls("hours", 1.0, until)
 
@@ -236,11 +236,11 @@ class _Clock:
     def lines(self, curves: Sequence[tuple[Result, Sequence[float]]], y_label: str, top: float | None = None) -> str:
         series = [Series(result.policy, *self.cut(result, ys)) for result, ys in curves]
         if not _has_curve(series):
-            return _missing(_TOO_SHORT)
+            return _explain_missing_chart(_TOO_SHORT)
         return chart.lines(series, x_label=self.label, y_label=y_label, top=top)
 
 
-def _distributed(label: str, seconds: list[float]) -> Series:
+def _build_distribution(label: str, seconds: list[float]) -> Series:
     return Series(label, seconds, [100 * k / max(len(seconds) - 1, 1) for k in range(len(seconds))])
 
 

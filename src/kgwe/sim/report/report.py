@@ -96,7 +96,7 @@ def _format_paid(result: Result, amount: float) -> float | None:
     return amount if result.cost.priced_nodes else None
 
 
-def best(figure: Figure, results: list[Result]) -> set[int]:
+def find_best(figure: Figure, results: list[Result]) -> set[int]:
     """Return the numbers of the best results by a figure; none if all are equal or neither direction is better."""
     known = {number: figure.write(value) for number, r in enumerate(results) if (value := figure.value(r)) is not None}
     if not figure.better or len(results) < 2 or len(set(known.values())) < 2:  # noqa: PLR2004 -- one has no rival
@@ -110,7 +110,7 @@ def best(figure: Figure, results: list[Result]) -> set[int]:
     }
 
 
-def written(figure: Figure, result: Result) -> str:
+def format_figure(figure: Figure, result: Result) -> str:
     value = figure.value(result)
     return "-" if value is None else figure.write(value)
 
@@ -128,9 +128,9 @@ def to_table(report: Report) -> Table:
     for result in report.results:
         table.add_column(result.policy, justify="right", no_wrap=True)
     for figure in FIGURES:
-        winners = best(figure, report.results)
+        winners = find_best(figure, report.results)
         cells = [
-            f"[green]{written(figure, result)}[/]" if number in winners else written(figure, result)
+            f"[green]{format_figure(figure, result)}[/]" if number in winners else format_figure(figure, result)
             for number, result in enumerate(report.results)
         ]
         table.add_row(figure.label, *cells)

@@ -136,7 +136,7 @@ def generate(mix_name: str, *, jobs: int, cards: int, seed: int, load: float = 0
     users = rng.integers(mix.users, size=jobs)
     width = len(str(jobs - 1))
     requests = {template: template.request for template in mix.templates}
-    return Workload.of(
+    return Workload.from_jobs(
         mix_name,
         (
             Job(

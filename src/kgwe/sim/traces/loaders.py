@@ -76,7 +76,7 @@ def read_openb(path: Path, *, cards: int, load: float, any_model: bool = False) 
             ) from exc
     if any_model:
         jobs = [_of_any_model(job) for job in jobs]
-    return scale_arrivals(Workload.of(path.stem, jobs), cards=cards, load=load)
+    return scale_arrivals(Workload.from_jobs(path.stem, jobs), cards=cards, load=load)
 
 
 def _openb_request(row: dict[str, str]) -> Request:
@@ -129,7 +129,7 @@ def scale_arrivals(workload: Workload, *, cards: int, load: float) -> Workload:
         middle = (low + high) / 2
         low, high = (middle, high) if mean_cards(middle) > load * cards else (low, middle)
     pressed = np.round(arrivals * high, 3).tolist()
-    return Workload.of(
+    return Workload.from_jobs(
         workload.name,
         (dataclasses.replace(job, arrival_s=at) for job, at in zip(workload.jobs, pressed, strict=True)),
     )
@@ -147,7 +147,7 @@ def read_philly(path: Path) -> Workload:
         except (KeyError, ValueError, errors.Permanent) as exc:
             raise errors.Permanent(f"{path}, job {number}: {exc}; needs submit, duration_s and gpus") from exc
     first = min((job.arrival_s for job in jobs), default=0.0)
-    return Workload.of(path.stem, (dataclasses.replace(job, arrival_s=job.arrival_s - first) for job in jobs))
+    return Workload.from_jobs(path.stem, (dataclasses.replace(job, arrival_s=job.arrival_s - first) for job in jobs))
 
 
 def _philly_job(row: dict[str, str], number: int) -> Job:

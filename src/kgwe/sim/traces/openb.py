@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from kgwe import errors
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 from kgwe.placement.packing.fleet import GPU_MILLI, Demand, NodeSpec, Pod
 from kgwe.placement.packing.policy import Mix
 
@@ -100,7 +100,9 @@ def draw_experiment(trace: Trace, nodes: Sequence[NodeSpec], seed: int, tune: fl
     order = rng.permutation(len(trace.pods))
     order = _trim(order, milli, target, rng) if milli.sum() > target else _extend(order, trace, milli, target, rng)
     if not len(order):
-        raise errors.Permanent(f"trace {trace.name}: its pods request more than {counted(len(nodes), 'node')} can hold")
+        raise errors.Permanent(
+            f"trace {trace.name}: its pods request more than {format_count(len(nodes), 'node')} can hold"
+        )
     renamed = rng.permutation(len(nodes))
     return Experiment(tuple(nodes[i] for i in renamed), tuple(trace.pods[i] for i in order))
 

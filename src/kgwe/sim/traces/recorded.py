@@ -34,7 +34,7 @@ def read_workload(name: str, lines: Iterable[tuple[str, Line]]) -> Workload:
     asks = {job: decisions.read_ask(line) for job, line in first.items()}
     since_s = {job: _since_s(ask, first[job].at_s) for job, ask in asks.items()}
     start_s = min((at_s for job, at_s in since_s.items() if first[job].simulated is None), default=0.0)
-    return Workload.of(
+    return Workload.from_jobs(
         name,
         (
             _job(line, asks[job], since_s[job] - start_s, ends.get(job, last_s) - line.at_s)

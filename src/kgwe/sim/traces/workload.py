@@ -69,13 +69,13 @@ def card_milli(gpus: Gpus) -> int:
 
 @dataclass(frozen=True)
 class Workload:
-    """Jobs in order of arrival. Build it with `Workload.of`."""
+    """Jobs in order of arrival. Build it with `Workload.from_jobs`."""
 
     name: str
     jobs: tuple[Job, ...]
 
     @classmethod
-    def of(cls, name: str, jobs: Iterable[Job]) -> Workload:
+    def from_jobs(cls, name: str, jobs: Iterable[Job]) -> Workload:
         ordered = sorted(jobs, key=lambda job: (job.arrival_s, -job.priority, job.name))
         names = Counter(job.name for job in ordered)
         doubled = next((each for each, count in names.items() if count > 1), None)

@@ -17,7 +17,7 @@ from tests.support.patience import PATIENCE_S
 from kgwe import errors
 from kgwe.apps.agent.health.monitor import Change, HealthMonitor
 from kgwe.apps.agent.health.node_condition import CONDITION, RESET_ANNOTATION, TAINT, NodeHealthWriter, decide_condition
-from kgwe.apps.agent.main import Agent
+from kgwe.apps.agent.main import build_agent
 from kgwe.apps.agent.settings import Settings
 from kgwe.apps.agent.status import gpunode_status
 from kgwe.kube.api.kgwe import gpunode
@@ -28,7 +28,7 @@ from kgwe.model.gpu.driver_data import Event, Faults, LinkErrors, Machine, Readi
 from kgwe.model.health.health import DEFAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 T0 = 1_800_000_000.0
 
@@ -43,11 +43,13 @@ class Bed:
         self.changes: list[Change] = []
         self.energy_j = 1e6
         self.boot_id = "boot-1"
+        self.on_change: Callable[[Sequence[Change]], None] = lambda _: None
         self.health = self.start()
 
     def start(self) -> HealthMonitor:
         def heard(changes: Sequence[Change]) -> None:
             self.changes.extend(changes)
+            self.on_change(changes)
 
         self.health = HealthMonitor(on_change=heard, wall=lambda: self.now_s, boot_id=self.boot_id)
         return self.health
@@ -327,7 +329,7 @@ async def test_the_node_says_it_and_is_tainted_only_if_asked(there):
         api = Api()
         api.failing = 1
         made = NodeHealthWriter(api.client(), "n1", there.health, taint=taint)
-        there.health.listen(made.on_change)
+        there.on_change = made.on_change
         task = asyncio.create_task(made.run())
         await api.until("True", ["other"], 0)
         there.health.on_events([Event(there.uuids[0], 79)])
@@ -353,12 +355,12 @@ async def test_an_agent_that_has_seen_nothing_writes_nothing_over_what_is_known(
     async def no_driver() -> memory_driver.MemoryDriver:
         raise errors.Transient("not yet")
 
-    agent = Agent(Settings(node_name="n1"), no_driver, Api().client())
+    agent = build_agent(Settings(node_name="n1"), no_driver, Api().client())
     offered: list[gpunode.GPUNodeStatus] = []
     monkeypatch.setattr(agent.services.publisher, "set_status", lambda status, _: offered.append(status))
     agent.reporter.report()
     assert offered == []
-    assert agent.services.informer is not None
-    agent.services.informer.synced.set()
+    assert agent.informer is not None
+    agent.informer.synced.set()
     agent.reporter.report()
     assert [each.gpuCount for each in offered] == [0], "there is nothing to lose"

@@ -19,7 +19,7 @@ from kgwe.model.gpu import driver_data
 
 @pytest.mark.parametrize("node", memory_driver.fleet_nodes(), ids=lambda node: f"{node.fleet_name}-{node.pool.name}")
 def test_the_report_of_a_machine_is_its_model(node):
-    assert gpunode_status.build_status(memory_driver.machine(node)) == gpunodes.status(node)
+    assert gpunode_status.build_status(memory_driver.machine(node)) == gpunodes.build_status(node)
 
 
 @pytest.mark.parametrize("node", memory_driver.fleet_nodes(), ids=lambda node: f"{node.fleet_name}-{node.pool.name}")

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support.builders.objects import ONE, TWO, job, pod
+from tests.support.fakes.recording_client import RecordingClient
 
 from kgwe import errors
 from kgwe.cluster.workload import metadata_keys, placement_annotations, relocation
@@ -87,41 +88,30 @@ def test_the_round_is_written_with_the_seat(run):
     }
 
 
-class Client:
-    """Refuses so many patches as stale, and shows the object as it is then."""
-
-    def __init__(self, stored, conflicts=0):
-        self.stored, self.conflicts, self.patches = stored, conflicts, []
-
-    async def patch(self, _resource, _name, body, _namespace):
-        self.patches.append(body)
-        if self.conflicts:
-            self.conflicts -= 1
-            raise errors.Conflict("stale")
-
-    async def get(self, _resource, _name, _namespace):
-        return self.stored
+def client_of(stored: Any, conflicts: int = 0) -> Any:
+    """A client that refuses so many patches as stale, and shows the object as it is then."""
+    return RecordingClient(*(errors.Conflict("stale") for _ in range(conflicts)), stored=stored)
 
 
 NEW = {placement_annotations.PLAN_ANNOTATION: placement_annotations.encode((Seat("n3"), Seat("n2")))}
 
 
 async def test_a_plan_is_stored_with_the_version_it_replaces(run):
-    client: Any = Client(job(seats=TWO))
+    client = client_of(job(seats=TWO))
     assert await relocation.store_plan(client, run, TWO, NEW)
-    assert client.patches == [{"metadata": {"resourceVersion": "", "annotations": NEW}}]
+    assert [body for _, body in client.patches] == [{"metadata": {"resourceVersion": "", "annotations": NEW}}]
 
 
 async def test_a_stale_version_is_read_again(run):
-    client: Any = Client(job(seats=TWO), conflicts=2)
+    client = client_of(job(seats=TWO), conflicts=2)
     assert await relocation.store_plan(client, run, TWO, NEW)
-    assert len(client.patches) == 3
+    assert len(client.attempts) == 3
 
 
 @pytest.mark.parametrize(
     "stored", [pytest.param(job(seats=ONE, pods=2), id="another plan"), pytest.param(job("job-2"), id="another run")]
 )
 async def test_it_replaces_no_other_plan_and_no_other_run(run, stored):
-    client: Any = Client(stored, conflicts=1)
+    client = client_of(stored, conflicts=1)
     assert not await relocation.store_plan(client, run, TWO, NEW)
-    assert len(client.patches) == 1
+    assert len(client.attempts) == 1

@@ -121,7 +121,7 @@ async def test_exactly_what_is_wanted_runs(bed):
     assert set(bed.controls()) == {"MIG-b", "GPU-c"}
     assert not (bed.root / "GPU-a").exists()
     await daemons.apply([])
-    assert (bed.running(), await daemons.status()) == ([], ())
+    assert (bed.running(), await daemons.read_status()) == ([], ())
     await daemons.close()
 
 
@@ -141,7 +141,7 @@ async def test_clients_are_counted_and_waited_for(bed):
     assert bed.controls() == {"GPU-a": [status.pid]}
     other.close()
     await daemons.check_daemons()
-    assert (bed.running(), await daemons.status()) == ([], ())
+    assert (bed.running(), await daemons.read_status()) == ([], ())
     await daemons.close()
 
 
@@ -302,8 +302,8 @@ async def test_daemons_survive_the_agent_and_are_adopted(bed):
     daemons = bed.daemons()
     await daemons.open()
     assert bed.controls() == before
-    assert {status.uuid: [status.pid] for status in await daemons.status()} == before
-    assert all(status.restarts == 0 for status in await daemons.status())
+    assert {status.uuid: [status.pid] for status in await daemons.read_status()} == before
+    assert all(status.restarts == 0 for status in await daemons.read_status())
     await daemons.close()
 
 
@@ -334,7 +334,7 @@ async def test_an_agent_killed_at_any_moment_leaves_nothing_twice_and_nothing_be
     await daemons.apply([DesiredDaemon("GPU-a"), DesiredDaemon("MIG-c")])
     controls = bed.controls()
     assert {uuid: len(pids) for uuid, pids in controls.items()} == {"GPU-a": 1, "MIG-c": 1}
-    assert all(status.state is State.RUNNING for status in await daemons.status())
+    assert all(status.state is State.RUNNING for status in await daemons.read_status())
     await daemons.apply([])
     assert bed.running() == []
     assert sorted(entry.name for entry in bed.root.iterdir()) == ["lock", "wanted.json"]

@@ -48,7 +48,7 @@ class Bench:
         """As the driver reads them; it must be what the hardware has."""
         read = (await gpus.card(self.driver)).mig.instances
         assert [(i.instance_id, i.profile, i.start, (i.uuid,)) for i in read] == [
-            (cut.instance_id, cut.profile, cut.start, cut.uuids) for cut in self.machine.cuts(0)
+            (cut.instance_id, cut.profile, cut.start, cut.uuids) for cut in self.machine.list_instances(0)
         ]
         return [f"{each.profile}@{each.start}" for each in read]
 
@@ -90,7 +90,11 @@ def _named(names: list[str], mask: int) -> frozenset[str]:
 
 @pytest.mark.parametrize(
     ("gpu", "geometry"),
-    [(A100, "A100-80GB"), pytest.param(H100, "H100-80GB", marks=pytest.mark.slow), ("A30", "A30-24GB")],
+    [
+        ("A30", "A30-24GB"),
+        pytest.param(A100, "A100-80GB", marks=pytest.mark.slow),
+        pytest.param(H100, "H100-80GB", marks=pytest.mark.slow),
+    ],
 )
 async def test_every_layout_is_set_and_read_back(tmp_path: Path, gpu: str, geometry: str) -> None:
     atlas = layout_graph.get_layout_graph(mig.GEOMETRIES[geometry])
@@ -199,27 +203,27 @@ async def test_an_instance_made_anew_has_a_new_name(cut: Bench) -> None:
 async def test_an_instance_without_compute_instance_is_shown_and_completed(cut: Bench) -> None:
     """As a process that is killed between the two steps leaves it."""
     await cut.create("2g.20gb@2")
-    with cut.machine.locked() as now:
+    with cut.machine.lock_state() as now:
         now.gpus[0].instances[0].compute[0].used = 0
     (half,) = (await gpus.card(cut.driver)).mig.instances
     assert (half.uuid, half.profile, half.start) == ("", "2g.20gb", 2)
     assert (await cut.create("2g.20gb@2")).startswith("MIG-")
-    assert len(cut.machine.cuts(0)) == 1
+    assert len(cut.machine.list_instances(0)) == 1
 
 
 async def test_an_instance_without_compute_instance_can_be_removed(cut: Bench) -> None:
     await cut.create("2g.20gb@2")
-    with cut.machine.locked() as now:
+    with cut.machine.lock_state() as now:
         now.gpus[0].instances[0].compute[0].used = 0
     await cut.remove("2g.20gb@2")
-    assert cut.machine.cuts(0) == ()
+    assert cut.machine.list_instances(0) == ()
 
 
 async def test_where_the_second_step_fails_the_first_is_undone(cut: Bench) -> None:
     cut.machine.fail("nvmlGpuInstanceCreateComputeInstance", Code.UNKNOWN)
     with pytest.raises(errors.Transient):
         await cut.create("2g.20gb@2")
-    assert cut.machine.cuts(0) == ()
+    assert cut.machine.list_instances(0) == ()
 
 
 async def test_an_instance_in_use_is_not_removed(cut: Bench) -> None:
@@ -244,7 +248,7 @@ async def test_the_hardware_refuses_too_when_the_process_came_after_the_look(cut
         cut.machine.forget(f"nvmlDeviceGet{kind}RunningProcesses_v3", f"nvmlDeviceGet{kind}RunningProcesses_v2")
     with pytest.raises(errors.Conflict, match=r"(?i)in use"):
         await cut.driver.destroy_instance(cut.uuid, instance.instance_id)
-    cut.machine.mend()
+    cut.machine.clear_faults()
     (still,) = (await gpus.card(cut.driver)).mig.instances
     assert (still.uuid, still.is_busy) == (instance.uuid, True)
 
@@ -342,7 +346,7 @@ async def test_who_is_not_root_reads_the_same_and_cuts_nothing(tmp_path: Path, g
             await made.create(f"{as_root.instances[0].profile}@{as_root.instances[0].start}")
         with pytest.raises(errors.Permanent, match="Permissions"):
             await made.driver.destroy_instance(made.uuid, as_root.instances[0].instance_id)
-        made.machine.mend()
+        made.machine.clear_faults()
         for place in await made.places():
             await made.remove(place)
     await made.driver.close()

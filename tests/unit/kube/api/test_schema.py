@@ -9,7 +9,17 @@ import pytest
 from kgwe.kube.api import schema
 from kgwe.kube.api.kgwe import gpu_requirements, gpuworkload, gpuworkload_status, mig, warp
 from kgwe.kube.api.meta import ObjectMeta
-from kgwe.kube.api.schema import ApiStruct, Column, CustomObject, Definition, Rule, Timestamp, about, duration, matching
+from kgwe.kube.api.schema import (
+    ApiStruct,
+    Column,
+    CustomObject,
+    Definition,
+    Rule,
+    Timestamp,
+    about,
+    duration,
+    match_pattern,
+)
 from kgwe.kube.crd import definitions
 from kgwe.model.gpu import mig as geometry
 
@@ -121,7 +131,7 @@ def test_rules_of_struct_and_field_both_hold():
 
 
 def test_patterns_and_durations_explain_themselves():
-    assert matching("a+", "only a").as_schema() == {"rule": "self.matches(r'^(a+)$')", "message": "only a"}
+    assert match_pattern("a+", "only a").as_schema() == {"rule": "self.matches(r'^(a+)$')", "message": "only a"}
     assert duration("pause", "5s").message == "pause is a duration such as 30s, 5m or 1h30m, and at least 5s"
 
 
@@ -238,8 +248,8 @@ def test_the_columns_users_know_come_first():
     def shown(kind: type[CustomObject]) -> list[str]:
         return [column.name for column in kind.definition.columns if not column.priority]
 
-    assert shown(gpuworkload.GPUWorkload) == ["GPUs", "Status", "Node", "Age", "Degraded"]
-    assert shown(warp.WarpGPUWorkload) == ["Model", "GPUs", "Phase", "Node", "Age", "Degraded"]
+    assert shown(gpuworkload.GPUWorkload) == ["GPUs", "Status", "Node", "Age", "Degraded", "Suspended"]
+    assert shown(warp.WarpGPUWorkload) == ["Model", "GPUs", "Phase", "Node", "Age", "Degraded", "Suspended"]
 
 
 def test_every_profile_with_a_known_geometry_may_be_asked_for():

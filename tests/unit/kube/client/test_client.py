@@ -259,7 +259,7 @@ async def test_a_guarded_client_asks_before_every_write_and_never_before_a_read(
     def refuse() -> None:
         raise errors.Transient("no longer the leader")
 
-    client = answering(sent).guarded(refuse)
+    client = answering(sent).with_guard(refuse)
     await client.get(CONFIG_MAP, "a")
     writes = [
         client.create(CONFIG_MAP, {}),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import json_format
+from tests.support.fakes.recording_client import RecordingClient
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -126,28 +127,6 @@ def test_a_patch_that_cannot_be_carried_out_here_is_refused(patch):
 # --- writing --------------------------------------------------------------------------------------------
 
 
-class Client:
-    """Takes down what is written; refuses as it is told to."""
-
-    def __init__(self, *refusals: Exception) -> None:
-        self.writes: list[tuple[str, Any]] = []
-        self.refusals = list(refusals)
-
-    async def replace_message(self, _resource: Any, name: str, body: bytes, namespace: str) -> None:
-        assert (name, namespace) == ("p", "n")
-        self.writes.append(("put", body))
-        if self.refusals:
-            raise self.refusals.pop(0)
-
-    async def patch(self, _resource: Any, name: str, body: Any, namespace: str) -> None:
-        assert (name, namespace) == ("p", "n")
-        self.writes.append(("patch", body))
-
-    @property
-    def ways(self) -> list[str]:
-        return [way for way, _ in self.writes]
-
-
 PATCH = PATCHES[1]
 
 
@@ -156,52 +135,54 @@ def rewriter(client: Any, raw: bytes | None = None) -> ProtobufReplacer[Any]:
 
 
 async def test_an_object_whose_bytes_are_at_hand_is_written_whole():
-    client = Client()
+    client = RecordingClient()
     writer = rewriter(client)
     await writer.merge(READ(raw_pod(POD)), PATCH)
 
-    assert client.writes == [("put", protobuf_patch.merge_patch(resources.POD, raw_pod(POD), PATCH))]
+    assert [(each.verb, each.body) for each in client.writes] == [
+        ("put", protobuf_patch.merge_patch(resources.POD, raw_pod(POD), PATCH))
+    ]
     assert writer.replaced == 1
 
 
 @pytest.mark.parametrize(("raw", "as_known"), [(b"", True), (None, False)])
 async def test_one_of_which_that_is_not_so_is_patched(raw, as_known):
-    client = Client()
+    client = RecordingClient()
     await rewriter(client, raw).merge(READ(raw_pod(POD)), PATCH, as_known=as_known)
 
-    assert client.writes == [("patch", PATCH)]
+    assert [(each.verb, each.body) for each in client.writes] == [("patch", PATCH)]
 
 
 @pytest.mark.parametrize("refusal", [errors.Conflict("written meanwhile"), errors.Permanent("invalid")])
 async def test_one_that_cannot_be_replaced_is_patched_and_the_next_is_tried_again(refusal):
-    client = Client(refusal)
+    client = RecordingClient(refusal)
     writer = rewriter(client)
     for _ in range(2):
         await writer.merge(READ(raw_pod(POD)), PATCH)
 
-    assert client.ways == ["put", "patch", "put"]
+    assert client.attempts == ["put", "patch", "put"]
 
 
 async def test_who_may_not_replace_does_not_ask_again():
-    client = Client(kube_client.Forbidden("no right to update pods"))
+    client = RecordingClient(kube_client.Forbidden("no right to update pods"))
     writer = rewriter(client)
     for _ in range(2):
         await writer.merge(READ(raw_pod(POD)), PATCH)
 
-    assert client.ways == ["put", "patch", "patch"]
+    assert client.attempts == ["put", "patch", "patch"]
 
 
 @pytest.mark.parametrize("failure", [errors.Transient("busy"), errors.NotFound("gone")])
 async def test_what_a_patch_would_meet_as_well_is_passed_on(failure):
-    client = Client(failure)
+    client = RecordingClient(failure)
     with pytest.raises(type(failure)):
         await rewriter(client).merge(READ(raw_pod(POD)), PATCH)
 
-    assert client.ways == ["put"]
+    assert client.attempts == ["put"]
 
 
 async def test_a_patch_that_cannot_be_carried_out_here_is_left_to_the_server():
-    client = Client()
+    client = RecordingClient()
     await rewriter(client).merge(READ(raw_pod(POD)), {"spec": {"hostNetwork": True}})
 
-    assert client.ways == ["patch"]
+    assert client.attempts == ["patch"]

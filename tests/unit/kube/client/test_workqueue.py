@@ -22,7 +22,7 @@ async def drained(queue: WorkQueue[str]) -> list[str]:
     while len(queue):
         key = await queue.get()
         keys.append(key)
-        queue.done(key)
+        queue.mark_done(key)
     return keys
 
 
@@ -42,10 +42,10 @@ async def test_a_key_added_while_worked_on_comes_again_only_after_done(queue):
     await asyncio.sleep(0)
     assert not again.done()
 
-    queue.done(key)
+    queue.mark_done(key)
 
     assert await again == "a"
-    queue.done("a")
+    queue.mark_done("a")
     assert len(queue) == 0
 
 
@@ -53,8 +53,8 @@ async def test_done_said_twice_does_not_hand_the_key_to_two_workers(queue):
     queue.add("a")
     key = await queue.get()
     queue.add("a")
-    queue.done(key)
-    queue.done(key)
+    queue.mark_done(key)
+    queue.mark_done(key)
 
     assert await queue.get() == "a"
     other = asyncio.ensure_future(queue.get())
@@ -65,7 +65,7 @@ async def test_done_said_twice_does_not_hand_the_key_to_two_workers(queue):
 
 async def test_done_for_a_key_that_only_waits_changes_nothing(queue):
     queue.add("a")
-    queue.done("a")
+    queue.mark_done("a")
 
     assert await drained(queue) == ["a"]
 
@@ -85,7 +85,7 @@ async def test_the_earlier_of_two_appointments_stands(queue):
 
     async with asyncio.timeout(PATIENCE_S):
         assert await queue.get() == "a"
-    queue.done("a")
+    queue.mark_done("a")
     assert len(queue) == 0
     assert queue._timers == {}
 
@@ -103,7 +103,7 @@ async def test_an_appointment_made_while_working_stands(queue):
     queue.add("a")
     key = await queue.get()
     queue.add_after("a", 0.001)
-    queue.done(key)
+    queue.mark_done(key)
 
     async with asyncio.timeout(PATIENCE_S):
         assert await queue.get() == "a"
@@ -116,7 +116,7 @@ async def test_an_appointment_that_falls_due_during_work_is_kept_after_it(queue)
     queue.add_after("later", 0.002)
     async with asyncio.timeout(PATIENCE_S):
         assert await queue.get() == "later"
-    queue.done(key)
+    queue.mark_done(key)
 
     assert await queue.get() == "a"
 

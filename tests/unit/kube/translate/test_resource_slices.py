@@ -27,7 +27,7 @@ def built(model: str = "dgx-h100", pool: str = "", faults: tuple[Any, ...] = ())
 
 
 def slice_of(gpu_node: Any, generation: int = 1, **spec: Any) -> Any:
-    body = resource_slices.manifest(gpu_node, generation)
+    body = resource_slices.build_manifest(gpu_node, generation)
     body["spec"] |= spec
     return msgspec.convert(body, resources.RESOURCE_SLICE.type)
 
@@ -42,7 +42,7 @@ def bare(name: str, **offers: str) -> Any:
 
 def mig_pool() -> tuple[str, str]:
     """(model, pool) of a simulated node with cut cards."""
-    for model in models.names():
+    for model in models.list_names():
         for pool in models.load(model).pools:
             if any(pool.layouts) and pool.mig_strategy != "single":
                 return model, pool.name
@@ -77,7 +77,7 @@ def test_slices_of_a_cut_card_are_told_with_their_places():
 
 
 def test_a_tainted_device_is_out_of_service():
-    body = resource_slices.manifest(built())
+    body = resource_slices.build_manifest(built())
     body["spec"]["devices"][3]["taints"] = [{"key": "gpu.nvidia.com/unhealthy", "effect": "NoSchedule"}]
     told = describe_node("n", msgspec.convert(body, resources.RESOURCE_SLICE.type).spec.devices)
     assert [card.index for card in told.status.gpus if card.health.state == HealthState.UNHEALTHY] == [3]
@@ -88,7 +88,7 @@ def test_slices_of_an_older_generation_count_no_longer():
     known = DeviceSlices()
     old = slice_of(gpu_node)
     known.set_slice("a", old)
-    newer = slice_of(gpu_node, 2, devices=resource_slices.manifest(gpu_node)["spec"]["devices"][:3])
+    newer = slice_of(gpu_node, 2, devices=resource_slices.build_manifest(gpu_node)["spec"]["devices"][:3])
     assert known.set_slice("b", newer) == {gpu_node.metadata.name}
     found = known.devices_on(gpu_node.metadata.name)
     assert found is not None

@@ -108,7 +108,7 @@ def test_the_audit_log_keeps_bindings_whole_and_drops_reads_before_anything_else
 
 @pytest.mark.parametrize("name", components.NAMES)
 def test_every_component_listens_on_loopback_only_and_with_tls(name: str):
-    component = components.component(name, LAYOUT, PORTS, BINARIES, components.NO_FEATURES)
+    component = components.build_component(name, LAYOUT, PORTS, BINARIES, components.NO_FEATURES)
 
     flags = dict(argument.removeprefix("--").split("=", 1) for argument in component.argv[1:])
     assert component.argv[0] == f"/bin/{name}"
@@ -123,7 +123,7 @@ def test_features_of_kubernetes_are_told_to_those_who_have_them():
     said = {
         name: {argument for argument in argv if argument.startswith(("--feature-gates", "--runtime-config"))}
         for name in components.NAMES
-        if (argv := components.component(name, LAYOUT, PORTS, BINARIES, features).argv)
+        if (argv := components.build_component(name, LAYOUT, PORTS, BINARIES, features).argv)
     }
     gates = "--feature-gates=GangScheduling=true,GenericWorkload=true"
     assert said == {
@@ -137,6 +137,6 @@ def test_features_of_kubernetes_are_told_to_those_who_have_them():
 
 def test_every_identity_and_every_file_stays_in_the_directory_of_the_cluster():
     for name in components.NAMES:
-        for argument in components.component(name, LAYOUT, PORTS, BINARIES, components.NO_FEATURES).argv[1:]:
+        for argument in components.build_component(name, LAYOUT, PORTS, BINARIES, components.NO_FEATURES).argv[1:]:
             _, _, value = argument.partition("=")
             assert not value.startswith("/") or value.startswith("/state/one/")

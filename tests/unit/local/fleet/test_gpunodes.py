@@ -17,12 +17,12 @@ NOW = "2026-11-15T10:00:00Z"
 
 
 def status(pool: str, *broken: gpunodes.CardFault) -> gpunode.GPUNodeStatus:
-    return gpunodes.with_faults(gpunodes.status(NODES[pool]), broken)
+    return gpunodes.with_faults(gpunodes.build_status(NODES[pool]), broken)
 
 
 @pytest.mark.parametrize("pool", NODES)
 def test_every_gpu_of_a_node_is_described_in_full(pool):
-    built = gpunodes.status(NODES[pool])
+    built = gpunodes.build_status(NODES[pool])
     assert built.gpuCount == built.healthyGPUs == len(built.gpus) == len(NODES[pool].gpus)
     for index, device in enumerate(built.gpus):
         assert device.index == index
@@ -39,7 +39,7 @@ def test_every_gpu_of_a_node_is_described_in_full(pool):
 
 
 def test_an_nvswitch_has_links_and_bandwidth_but_no_peers():
-    nvlink = gpunodes.status(NODES["h100"]).gpus[0].nvlink
+    nvlink = gpunodes.build_status(NODES["h100"]).gpus[0].nvlink
     assert nvlink
     assert (nvlink.nvSwitch, nvlink.links, nvlink.maxLinks, nvlink.version) == (True, 18, 18, 4)
     assert nvlink.bandwidthGBps == 450
@@ -47,18 +47,18 @@ def test_an_nvswitch_has_links_and_bandwidth_but_no_peers():
 
 
 def test_a_mesh_lists_its_peers():
-    nvlink = gpunodes.status(NODES["v100"]).gpus[0].nvlink
+    nvlink = gpunodes.build_status(NODES["v100"]).gpus[0].nvlink
     assert nvlink
     assert not nvlink.nvSwitch
     assert [(peer.gpu, peer.links) for peer in nvlink.peers] == [(1, 1), (2, 1), (3, 2), (4, 2)]
 
 
 def test_a_card_without_nvlink_says_nothing_about_it():
-    assert {device.nvlink for device in gpunodes.status(NODES["l40s"]).gpus} == {None}
+    assert {device.nvlink for device in gpunodes.build_status(NODES["l40s"]).gpus} == {None}
 
 
 def test_a_cut_card_lists_its_slices_with_their_places():
-    cut = gpunodes.status(NODES["a100-mig"]).gpus[0].mig
+    cut = gpunodes.build_status(NODES["a100-mig"]).gpus[0].mig
     assert (cut.capable, cut.enabled) == (True, True)
     assert [(i.profile, i.start, i.size, i.instanceID) for i in cut.instances] == [
         ("3g.40gb", 0, 4, 1),
@@ -69,14 +69,14 @@ def test_a_cut_card_lists_its_slices_with_their_places():
 
 def test_the_fabric_is_the_clique_of_the_label():
     node = NODES["gb200"]
-    fabric = gpunodes.status(node).fabric
+    fabric = gpunodes.build_status(node).fabric
     assert fabric
     assert fabric.clique == inventory.labels(node)["nvidia.com/gpu.clique"]
-    assert gpunodes.status(NODES["h100"]).fabric is None
+    assert gpunodes.build_status(NODES["h100"]).fabric is None
 
 
 def test_unknown_numa_is_left_out_and_node_zero_is_not():
-    device = gpunodes.status(NODES["h100"]).gpus[0]
+    device = gpunodes.build_status(NODES["h100"]).gpus[0]
     assert msgspec.to_builtins(device)["numaNode"] == 0
     assert "numaNode" not in msgspec.to_builtins(msgspec.structs.replace(device, numaNode=None))
 
@@ -96,7 +96,7 @@ def test_an_xid_takes_the_card_out_of_service():
     assert broken.healthyGPUs == 7
     health = broken.gpus[3].health
     assert (health.state, health.reason, health.lastXID) == ("Unhealthy", "FallenOffTheBus", 79)
-    assert faults.devices(broken, NODES["h100"].capacity()) == {"nvidia.com/gpu": "7"}
+    assert faults.list_devices(broken, NODES["h100"].capacity()) == {"nvidia.com/gpu": "7"}
     assert NODES["h100"].allocatable(gpunodes.unhealthy_cards([gpunodes.Xid(3, 79, NOW)]))["nvidia.com/gpu"] == "7"
 
 
@@ -113,12 +113,12 @@ def test_a_contained_error_degrades_the_card_and_leaves_it_in_service():
     health = broken.gpus[3].health
     assert (health.state, health.action) == ("Degraded", "RestartApplication")
     assert gpunodes.unhealthy_cards([gpunodes.Xid(3, 94, NOW)]) == frozenset()
-    assert faults.devices(broken, NODES["h100"].capacity()) == {"nvidia.com/gpu": "8"}
+    assert faults.list_devices(broken, NODES["h100"].capacity()) == {"nvidia.com/gpu": "8"}
 
 
 def test_a_broken_card_takes_its_slices_along():
     broken = status("a100-mig", gpunodes.Xid(0, 48, NOW))
-    assert faults.devices(broken, NODES["a100-mig"].capacity()) == {
+    assert faults.list_devices(broken, NODES["a100-mig"].capacity()) == {
         "nvidia.com/gpu": "0",
         "nvidia.com/mig-3g.40gb": "7",
         "nvidia.com/mig-2g.20gb": "7",
@@ -150,7 +150,7 @@ card_faults = st.one_of(
 
 @given(st.sampled_from([name for name, node in NODES.items() if len(node.gpus) == 8]), st.lists(card_faults))
 def test_whatever_was_broken_mending_gives_the_node_as_built(pool, broken):
-    built = gpunodes.status(NODES[pool])
+    built = gpunodes.build_status(NODES[pool])
     hurt = gpunodes.with_faults(built, broken)
     assert gpunodes.without_faults(hurt) == built
     for device in hurt.gpus:
@@ -172,7 +172,7 @@ def test_no_faults_need_no_annotation():
 
 def test_the_digest_changes_with_the_node_and_only_then():
     one, other = NODES["h100"], NODES["h100-spot"]
-    assert gpunodes.digest(one) == gpunodes.digest(one) != gpunodes.digest(other)
+    assert gpunodes.compute_digest(one) == gpunodes.compute_digest(one) != gpunodes.compute_digest(other)
 
 
 def test_an_api_object_decodes_to_what_was_encoded():

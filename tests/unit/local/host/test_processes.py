@@ -113,14 +113,14 @@ def test_marked_processes_are_found_without_a_record(
 
 
 def test_usage_tells_memory_and_age_of_a_live_process_and_nothing_of_a_dead_one(sleeper: ProcessRecord):
-    usage = processes.usage(sleeper)
+    usage = processes.read_usage(sleeper)
     assert usage is not None
     assert usage.rss_mib > 0
     assert usage.age_s >= 0
 
     processes.kill(sleeper)
 
-    assert processes.usage(sleeper) is None
+    assert processes.read_usage(sleeper) is None
 
 
 def test_a_record_survives_being_written_down(sleeper: ProcessRecord):

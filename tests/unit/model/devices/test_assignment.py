@@ -37,7 +37,7 @@ def test_places_in_words():
 
 
 def test_within():
-    assert DeviceSet(0b01).within(DeviceSet(0b11))
-    assert not DeviceSet(0b11).within(DeviceSet(0b01))
-    assert DeviceSet().within(DeviceSet())
-    assert not DeviceSet(slices=((0, 4),)).within(DeviceSet(0b1))
+    assert DeviceSet(0b01).is_subset(DeviceSet(0b11))
+    assert not DeviceSet(0b11).is_subset(DeviceSet(0b01))
+    assert DeviceSet().is_subset(DeviceSet())
+    assert not DeviceSet(slices=((0, 4),)).is_subset(DeviceSet(0b1))

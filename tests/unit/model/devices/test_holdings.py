@@ -27,7 +27,7 @@ def test_names_are_those_of_the_driver():
         "",
         (Device("GPU-0", 0, "H100", 80_000, Slot(""), mig=cut), Device("GPU-1", 1, "H100", 1, Slot(""), mig=half_made)),
     )
-    assert DeviceNames.of(machine) == DeviceNames({"GPU-0": 0, "GPU-1": 1}, {"MIG-a": (0, 4)})
+    assert DeviceNames.from_machine(machine) == DeviceNames({"GPU-0": 0, "GPU-1": 1}, {"MIG-a": (0, 4)})
 
 
 class TestTaken:

@@ -23,15 +23,15 @@ def test_losses_lower_the_score_and_completions_raise_it_again():
 
 def test_what_is_long_past_counts_for_little():
     lost = Outcomes(at_s=0.0).plus(0.0, lost=4.0)
-    assert lost.at(HALF_LIFE_S).lost == pytest.approx(2.0)
-    assert lost.at(0.0).score < lost.at(HALF_LIFE_S).score < lost.at(20 * HALF_LIFE_S).score
-    assert lost.at(20 * HALF_LIFE_S).is_forgotten
-    assert lost.at(-5.0) == lost, "a clock that went back"
+    assert lost.decay_to(HALF_LIFE_S).lost == pytest.approx(2.0)
+    assert lost.decay_to(0.0).score < lost.decay_to(HALF_LIFE_S).score < lost.decay_to(20 * HALF_LIFE_S).score
+    assert lost.decay_to(20 * HALF_LIFE_S).is_forgotten
+    assert lost.decay_to(-5.0) == lost, "a clock that went back"
 
 
 @given(counts, counts, st.floats(0, 1e9))
 def test_a_score_is_always_a_share(completed, lost, later):
-    past = Outcomes().plus(0.0, completed=completed, lost=lost).at(later)
+    past = Outcomes().plus(0.0, completed=completed, lost=lost).decay_to(later)
     assert 0.0 < past.score <= 1.0
     assert 0.0 <= past.step <= 1.0
     assert abs(past.step - past.score) <= 0.026

@@ -23,7 +23,7 @@ GIB = 2**30
     ],
 )
 def test_numbers_agree_with_their_nouns(number, noun, plural, text):
-    assert phrasing.counted(number, noun, plural) == text
+    assert phrasing.format_count(number, noun, plural) == text
 
 
 def test_amounts_have_the_usual_units():

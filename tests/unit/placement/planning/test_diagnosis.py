@@ -134,7 +134,7 @@ def test_spot_nodes_are_suggested_by_their_taint():
     planner = mixed(spot=True, taints=(Taint("spot", "true", "NoSchedule"),))
     refusal = refused(planner, GangRequest.uniform(cards(8), 6))
     assert refusal.reason is GangReason.NODES_TAINTED
-    assert texts(refusal)[ChangeKind.TOLERATE_SPOT] == "tolerate the taint of spot nodes (spot)"
+    assert texts(refusal)[ChangeKind.TOLERATE_SPOT] == "tolerate the taint spot=true:NoSchedule of spot nodes"
 
 
 def test_a_gang_that_requires_spot_is_told_of_room_elsewhere():

@@ -75,7 +75,7 @@ def on(**selector):
         ),
         (
             one(memory_bytes=2**41),
-            "Each pod requests 2048 GiB of memory; the largest node that matches has 512 GiB. Request 512 GiB or less.",
+            "Each pod requests 2048 GiB of memory; the largest node that matches has 512 GiB. Request 512Gi or less.",
         ),
         (
             one(spot=SpotPolicy.REQUIRE),
@@ -192,3 +192,19 @@ def test_cordoned_and_broken_nodes_are_told_apart():
         " Run `kubectl uncordon n2` or find out why with `kubectl describe node n1`."
     )
     assert list_unready(Snapshot.from_nodes(nodes)) == [("not ready", [0]), ("cordoned", [1, 2])]
+
+
+def test_a_model_that_only_excluded_nodes_have_is_not_called_missing():
+    cordoned = [node("l1", L40S, ready=False, cordoned=True), node("l2", L40S, ready=False, cordoned=True)]
+    assert text(one(model="L40S"), node("h1"), *cordoned) == (
+        "All 2 nodes with GPU model L40S are cordoned (l1, l2). Run `kubectl uncordon l1`, or change gpuModel."
+    )
+    tainted = node("l1", L40S, taints=(Taint("team", "vision", "NoSchedule"),))
+    assert text(one(model="L40S"), node("h1"), tainted) == (
+        "The only node with GPU model L40S has an untolerated taint team=vision:NoSchedule (l1)."
+        " Add a toleration to the pod template."
+    )
+    spot = one(model="L40S", spot=SpotPolicy.REQUIRE)
+    assert text(spot, node("h1", spot=True), node("l1", L40S)) == (
+        "No spot node has GPU model L40S (l1). Set spotPolicy to Allow, or change gpuModel."
+    )

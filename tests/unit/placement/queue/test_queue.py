@@ -282,7 +282,7 @@ class Pool:
         assert plan.work is each
         self.free -= requested_milli(each.request) // 1000
 
-    def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
+    def fits_on_any(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
         raise AssertionError((request, nodes))
 
 

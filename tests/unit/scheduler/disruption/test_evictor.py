@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support.builders.objects import TWO, added, changed, job, leaving, node, pod, removed, workload
+from tests.support.fakes.recording_client import RecordingClient, Write
 
 from kgwe import errors
 from kgwe.apps.scheduler.disruption.evictor import Evictor
@@ -19,32 +20,20 @@ from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.kube.client.eviction import TRACKING
 
 
-class Client:
-    """Takes calls down; fails as it is told to."""
-
-    def __init__(self):
-        self.calls = []
-        self.failures = []
-
-    def _call(self, *said):
-        if self.failures:
-            raise self.failures.pop(0)
-        self.calls.append(said)
-
-    async def create(self, _resource, body, _namespace, *, name, subresource):
-        assert body["deleteOptions"]["preconditions"]["uid"] == f"uid-{name}"
-        self._call(subresource, name)
-
-    async def delete(self, _resource, name, _namespace, *, uid, grace_s):
-        assert uid == f"uid-{name}"
-        self._call("delete", name, grace_s)
-
-    async def patch(self, _resource, name, body, _namespace, *, subresource="", kind):  # noqa: ARG002 - the client's
-        if subresource:
-            assert body["metadata"]["uid"] == f"uid-{name}"
-            self._call("status", name, body["status"]["phase"], body["status"]["conditions"][0]["type"])
-        else:
-            self._call("uncount", name)
+def describe(write: Write) -> tuple[Any, ...]:
+    """A write in few words; each names the pod by its uid."""
+    uid = f"uid-{write.name}"
+    if write.verb == "create":
+        assert write.body["deleteOptions"]["preconditions"]["uid"] == uid
+        return write.subresource, write.name
+    if write.verb == "delete":
+        assert write.options["uid"] == uid
+        return "delete", write.name, write.options["grace_s"]
+    if not write.subresource:
+        return "uncount", write.name
+    assert write.body["metadata"]["uid"] == uid
+    status = write.body["status"]
+    return "status", write.name, status["phase"], status["conditions"][0]["type"]
 
 
 def down(name):
@@ -81,7 +70,7 @@ def state():
 
 @pytest.fixture
 def client():
-    return Client()
+    return RecordingClient()
 
 
 @pytest.fixture
@@ -97,10 +86,10 @@ async def remove(removing, uid, calls):
     """Ask for it, and wait until so many calls were made."""
     removing.remove_pod(uid, "why")
     for _ in range(400):
-        if len(removing._client.calls) >= calls:
-            return removing._client.calls
+        if len(removing._client.writes) >= calls:
+            return [describe(each) for each in removing._client.writes]
         await asyncio.sleep(0.01)
-    pytest.fail(f"only {removing._client.calls}")
+    pytest.fail(f"only {removing._client.writes}")
 
 
 async def test_on_a_node_that_answers_it_is_evicted_and_its_end_not_counted(state, removing):
@@ -156,7 +145,7 @@ async def test_a_pod_that_has_gone_is_forgotten(state, client, removing):
     state.on_pod(removed(pod("p", at="n1", index=0)))
     removing.remove_pod("uid-q", "never there")
     await asyncio.sleep(0.05)
-    assert client.calls == []
+    assert client.writes == []
 
 
 async def test_a_budgets_refusal_is_told_from_an_api_server_under_load(client):

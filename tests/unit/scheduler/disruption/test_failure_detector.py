@@ -60,7 +60,7 @@ def test_cards_are_believed_one_by_one(damping: FailureDetector):
     assert damping.failed_gpus(101.8) == {"a": 0b1001}
     damping.observe_gpus("a", 0b1000, 102.0)
     assert damping.failed_gpus(103.0) == {"a": 0b1000}
-    assert damping.since("a") == 100.8
+    assert damping.failed_since("a") == 100.8
 
 
 def test_when_much_of_the_fleet_fails_at_once_all_of_it_waits(damping: FailureDetector):

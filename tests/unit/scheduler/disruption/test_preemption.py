@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support.builders.objects import ONE, UID, added, free, job, node, pod, removed, workload
+from tests.support.fakes.recording_client import RecordingClient
 
 from kgwe.apps.scheduler.disruption.preemption import PreemptionController
 from kgwe.apps.scheduler.metrics import Metrics
@@ -26,24 +27,6 @@ from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.refusal import Reason
-
-
-class Client:
-    """Takes calls down; evictions fail as it is told to."""
-
-    def __init__(self):
-        self.calls = []
-        self.failures = {}
-        self.refused = 0
-
-    async def create(self, _resource, _body, _namespace, *, name, subresource):
-        if name in self.failures:
-            self.refused += 1
-            raise self.failures[name]
-        self.calls.append((subresource, name))
-
-    async def delete(self, resource, name, _namespace, *, uid):  # noqa: ARG002 - the client's
-        self.calls.append(("delete", resource.kind))
 
 
 class Events(list[Any]):
@@ -81,7 +64,7 @@ def state():
 @pytest.fixture
 async def bed(state):
     means: Any = SimpleNamespace(
-        client=Client(),
+        client=RecordingClient(),
         state=state,
         gangs=state.gangs,
         events=Events(),
@@ -130,8 +113,11 @@ def victim(state):
 
 async def test_a_workload_is_evicted_then_its_job_deleted_and_the_room_kept_until_it_has_gone(bed, victim):
     bed.planner.request_place(high())
-    await until(lambda: ("delete", "Job") in bed.client.calls)
-    assert bed.client.calls == [("eviction", "p"), ("delete", "Job")]
+    await until(lambda: len(bed.client.writes) == 2)
+    assert [(each.subresource or each.verb, each.kind) for each in bed.client.writes] == [
+        ("eviction", "Eviction"), ("delete", "Job"),
+    ]  # fmt: skip
+    assert bed.client.writes[0].name == "p"
     assert bed.planner.interruptions.get(UID)[0] is Reason.PREEMPTED
     await until(lambda: bed.events)
     assert bed.events == [("Preempted", "preempted by high (priority 100)")]
@@ -165,12 +151,12 @@ async def test_a_budget_that_says_no_after_all_stops_everything_at_the_first_pod
     for name, labels in (("a", {}), ("b", {"app": "x"}), ("c", {}), ("d", {"app": "x"})):
         state.on_pod(added(budgeted(name, **labels)))
     refusal = DisruptionBudgetRefused("Cannot evict pod as it would violate the pod's disruption budget.")
-    bed.client.failures = {"b": refusal, "d": refusal}
+    bed.client.failures_by_name = {"b": refusal, "d": refusal}
     bed.planner.request_place(high())
     await until(lambda: bed.client.refused)
     await until(lambda: not bed.preemption.under_way)
     assert bed.client.refused == 1
-    assert bed.client.calls == []
+    assert bed.client.writes == []
     assert bed.preemption.under_way == {}
     assert not state.ledger.has_seats(Reservation("high").text)
 
@@ -182,8 +168,8 @@ async def test_plain_pods_that_say_so_make_way_and_others_do_not(bed, state):
         state.on_pod(added(budgeted(name)))
     bed.planner.request_place(high(gpus=8))
     bed.planner.request_place(high("helped", gpus=4, priority=50))
-    await until(lambda: len(bed.client.calls) == 2)
-    assert {name for _, name in bed.client.calls} < {"a", "b", "c"}
+    await until(lambda: len(bed.client.writes) == 2)
+    assert {each.name for each in bed.client.writes} < {"a", "b", "c"}
     assert list(bed.preemption.under_way) == ["helped"], "eight are not to be had while the firm one runs"
 
 
@@ -193,4 +179,4 @@ async def test_switched_off_nothing_is_looked_for(bed, victim):
     await until(lambda: bed.planner.refusal_of("high"))
     bed.preemption._look()
     assert bed.preemption._looking is None
-    assert bed.client.calls == []
+    assert bed.client.writes == []

@@ -23,6 +23,7 @@ from tests.support.builders.objects import (
     removed,
     workload,
 )
+from tests.support.fakes.recording_client import RecordingClient
 
 from kgwe import errors
 from kgwe.apps.scheduler.disruption.evictor import Evictor
@@ -40,22 +41,6 @@ from kgwe.cluster.workload.workload import Details
 from kgwe.kube.api import resources
 from kgwe.kube.api.core import Condition
 from kgwe.placement.planning.plan import Plan
-
-
-class Client:
-    """Takes calls down; patches fail as it is told to."""
-
-    def __init__(self):
-        self.patches = []
-        self.failures = []
-
-    async def patch(self, _resource, _name, body, _namespace, **_):
-        if self.failures:
-            raise self.failures.pop(0)
-        self.patches.append(body["metadata"]["annotations"])
-
-    async def get(self, _resource, _name, _namespace):
-        return job(seats=TWO)
 
 
 class Events(list[tuple[str, str]]):
@@ -89,7 +74,7 @@ def state():
 @pytest.fixture
 async def bed(state):
     means: Any = SimpleNamespace(
-        client=Client(),
+        client=RecordingClient(stored=job(seats=TWO)),
         state=state,
         gangs=state.gangs,
         events=Events(),
@@ -127,6 +112,11 @@ async def bed(state):
     planner.close()
 
 
+def stored_annotations(bed):
+    """The annotations of every patch."""
+    return [body["metadata"]["annotations"] for _, body in bed.client.patches]
+
+
 async def until(true):
     for _ in range(300):
         if true():
@@ -141,8 +131,8 @@ def lose(state, name):
 
 async def test_the_new_plan_is_reserved_at_once_and_stored_before_the_old_pod_is_taken_away(bed):
     lose(bed.state, "n2")
-    await until(lambda: bed.client.patches)
-    (stored,) = bed.client.patches
+    await until(lambda: stored_annotations(bed))
+    (stored,) = stored_annotations(bed)
     seats = placement_annotations.decode(stored[placement_annotations.PLAN_ANNOTATION])
     assert [seat.node for seat in seats] == ["n1", seats[1].node]
     assert seats[1].node in ("n1", "n3")
@@ -173,8 +163,8 @@ def with_truth(state, sick, cards):
 
 async def test_a_card_that_fails_hits_the_pod_that_really_has_it(bed):
     with_truth(bed.state, sick=1, cards="f")
-    await until(lambda: bed.client.patches)
-    assert bed.client.patches[0][metadata_keys.NOTE_ANNOTATION].startswith("GPU 1 on n1 failed")
+    await until(lambda: stored_annotations(bed))
+    assert stored_annotations(bed)[0][metadata_keys.NOTE_ANNOTATION].startswith("GPU 1 on n1 failed")
     await until(lambda: "uid-p0" in bed.evictions)
 
 
@@ -199,7 +189,7 @@ async def test_work_with_a_dead_card_and_nowhere_to_go_is_in_trouble_until_the_c
 async def test_a_card_of_its_plan_that_it_never_got_does_not(bed):
     with_truth(bed.state, sick=5, cards="f")
     await asyncio.sleep(0.1)
-    assert (bed.client.patches, bed.events) == ([], [])
+    assert (stored_annotations(bed), bed.events) == ([], [])
 
 
 async def test_a_plan_that_cannot_be_stored_is_taken_back_and_made_again(bed):
@@ -208,7 +198,7 @@ async def test_a_plan_that_cannot_be_stored_is_taken_back_and_made_again(bed):
     await until(lambda: not bed.client.failures)
     assert bed.state.runs[UID].seats == TWO
     assert "uid-p1" not in bed.evictions
-    await until(lambda: bed.client.patches)
+    await until(lambda: stored_annotations(bed))
     assert bed.state.runs[UID].seats != TWO
 
 
@@ -217,16 +207,16 @@ async def test_policy_none_is_left_alone(bed):
     lose(bed.state, "n2")
     await until(lambda: bed.events)
     assert bed.events == [("LeftAlone", "Node n2 is lost. recoveryPolicy is None, so nothing is moved")]
-    assert bed.client.patches == []
+    assert stored_annotations(bed) == []
 
 
 async def test_restart_gang_starts_a_new_round(bed):
     bed.state.on_kgwe(changed(workload(count=8), with_policy("RestartGang")))
     lose(bed.state, "n2")
-    await until(lambda: bed.client.patches)
-    assert bed.client.patches[0][metadata_keys.ROUND_ANNOTATION] == "1"
+    await until(lambda: stored_annotations(bed))
+    assert stored_annotations(bed)[0][metadata_keys.ROUND_ANNOTATION] == "1"
     new = job(seats=bed.state.runs[UID].seats)
-    notes = new.metadata.annotations | bed.client.patches[0]
+    notes = new.metadata.annotations | stored_annotations(bed)[0]
     new = msgspec.structs.replace(new, metadata=msgspec.structs.replace(new.metadata, annotations=notes))
     bed.state.on_job(changed(job(seats=TWO), new))
     bed.recovery.handle_change(UID)
@@ -243,11 +233,11 @@ async def test_without_room_nothing_moves_and_what_was_lost_is_asked_for_before_
     asked = bed.planner.waiting_ask(lost)
     assert (asked.first_claim, asked.pods) == (True, 1)
     assert [member.node for member in asked.partial.members] == ["n1", ""]
-    assert bed.client.patches == []
+    assert stored_annotations(bed) == []
     assert bed.events[0][0] == "Recovering"
 
     bed.state.on_pod(removed(full[1]))
-    await until(lambda: bed.client.patches)
+    await until(lambda: stored_annotations(bed))
     assert bed.planner.waiting_ask(lost) is None
     assert bed.state.runs[UID].seats[1].node == "n3"
 
@@ -259,7 +249,7 @@ async def test_a_node_that_comes_back_ends_the_waiting(bed):
     await until(lambda: bed.planner.waiting_ask(Replacement(UID).text))
     bed.state.on_node(changed(down("n2"), node("n2")))
     await until(lambda: bed.planner.waiting_ask(Replacement(UID).text) is None)
-    assert bed.client.patches == []
+    assert stored_annotations(bed) == []
     assert free(bed.state) == {"n1": 0, "n2": 4, "n3": 0}
 
 
@@ -285,8 +275,8 @@ async def test_a_plan_that_recovery_changed_is_stored_with_its_own_domain_and_ba
     assert bed.state.runs[UID].details == OLD
     bed.state.on_pod(added(pod("full", "", at="n1", gpus=4)))
     lose(bed.state, "n2")
-    await until(lambda: bed.client.patches)
-    (stored,) = bed.client.patches
+    await until(lambda: stored_annotations(bed))
+    (stored,) = stored_annotations(bed)
     assert [seat.node for seat in placement_annotations.decode(stored[placement_annotations.PLAN_ANNOTATION])] == [
         "n1",
         "n3",

@@ -20,6 +20,7 @@ from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.planning.plan import Plan
+from kgwe.placement.queue.workloads import RunTime
 from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -173,3 +174,26 @@ def test_an_interrupted_owner_says_why_and_one_that_recovers_comes_first():
     assert interruptions.explain("a", refusal).code is Reason.RECOVERING
     interruptions.clear("a")
     assert interruptions.get("a") is None
+
+
+async def test_predicted_run_times_reach_workloads_that_wait_and_that_run(bed: Bed) -> None:
+    for owner in ("a", "b", "c"):
+        bed.planner.request_place(ask(owner))
+    await bed.until_decided("a", "b", "c")
+    bed.planner.set_run_times({"a": RunTime(60.0, 90.0), "c": RunTime(30.0, 40.0)})
+    cycle = bed.planner._cycle
+    running = cycle.roster.find("a")
+    assert running is not None
+    assert running.run_time == RunTime(60.0, 90.0)
+    assert cycle._queued_workload(ask("c")).run_time == RunTime(30.0, 40.0)
+    bed.planner.set_run_times({})
+    running = cycle.roster.find("a")
+    assert running is not None
+    assert running.run_time is None
+
+
+async def test_a_new_leader_knows_the_run_times_of_running_workloads(bed: Bed) -> None:
+    bed.planner.count_running("old", "team", 8000, 1000.0, 600.0)
+    bed.planner.count_running("unknown", "team", 8000, 0.0, 600.0)
+    listed, _ = bed.planner._cycle.roster.list_timed()
+    assert [(each.key, each.run_time) for each in listed] == [("old", RunTime(600.0, 1200.0))]

@@ -21,6 +21,7 @@ from tests.support.builders.objects import (
     replica,
     workload,
 )
+from tests.support.fakes.recording_client import RecordingClient
 from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
@@ -31,19 +32,6 @@ from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import core
 from kgwe.placement.live.holding import Holding
-
-
-class Client:
-    """Takes patches down; fails as it is told to."""
-
-    def __init__(self):
-        self.patches = []
-        self.failures = []
-
-    async def patch(self, _resource, name, body, _namespace):
-        if self.failures:
-            raise self.failures.pop(0)
-        self.patches.append((name, body))
 
 
 @pytest.fixture
@@ -57,7 +45,7 @@ def state():
 
 @pytest.fixture
 def client():
-    return Client()
+    return RecordingClient()
 
 
 @pytest.fixture

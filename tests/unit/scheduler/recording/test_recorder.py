@@ -45,7 +45,7 @@ def ledger() -> Ledger:
 
 
 def everything(ledger: Ledger) -> decisions.PendingSnapshot:
-    mirror = Mirror(FreeCopy.of(ledger.fleet.snapshot))
+    mirror = Mirror(FreeCopy.copy_from(ledger.fleet.snapshot))
     return decisions.PendingSnapshot(0.0, mirror.last, mirror.digest, ledger.fleet.tree)
 
 
@@ -133,8 +133,9 @@ def test_a_slow_disk_is_not_waited_for(tmp_path: Path, ledger: Ledger) -> None:
 
     recorder._files = RecordFiles(tmp_path, 8, on_written=written, on_dropped=dropped.append)
     decide(recorder, ledger, 0)
+    plan = planner.make_plan(ledger.fleet, ASK)
     for number in range(6000):
-        recorder.record_plan(ledger.fleet, ASK, planner.make_plan(ledger.fleet, ASK), draws=(number,))
+        recorder.record_plan(ledger.fleet, ASK, plan, draws=(number,))
     assert sum(dropped) > 1000
     disk.set()
     wait_for(recorder._files._items.empty)

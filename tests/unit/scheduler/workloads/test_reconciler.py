@@ -249,3 +249,49 @@ async def test_a_failed_run_on_a_lost_node_is_deleted_once_and_asked_about_witho
     path = resources.JOB.path(namespace=NAMESPACE, name=name)
     await bed.until(lambda: not bed.objects(resources.JOB))
     assert bed.api.requests.count(("DELETE", path)) == 1
+
+
+# --- suspended ------------------------------------------------------------------------------------------
+
+
+async def test_a_workload_suspended_before_the_watch_shows_its_job_keeps_its_place_until_then(bed: Bed) -> None:
+    await bed.place()
+    bed.pause_watch()
+    assert await bed.reconcile() == "done"
+    bed.resume_only(resources.GPU_WORKLOAD)
+    await bed.client.patch(resources.GPU_WORKLOAD, "w", {"spec": {"suspend": True}}, NAMESPACE)
+    bed.resume_only(resources.GPU_WORKLOAD)
+    assert await bed.reconcile() == "waiting"
+    assert free(bed.state) == {"n1": 4}, "the Job exists: its place is not given to others"
+    bed.resume_watch()
+    assert await bed.reconcile() == "done"
+    assert not bed.objects(resources.JOB)
+    assert await bed.reconcile() == "waiting"
+    assert free(bed.state) == {"n1": 8}
+    assert {each["type"]: each["status"] for each in bed.status["conditions"]}["Suspended"] == "True"
+
+
+async def test_a_job_that_failed_stays_and_only_an_edit_starts_the_workload_again(bed: Bed) -> None:
+    job = await bed.start()
+    failed = {"conditions": [{"type": "Failed", "status": "True", "reason": "PodFailurePolicy"}]}
+    bed.set_status(resources.JOB, job["metadata"]["name"], failed)
+    for suspend in (True, False):
+        await bed.client.patch(resources.GPU_WORKLOAD, "w", {"spec": {"suspend": suspend}}, NAMESPACE)
+        await bed.reconcile()
+        await bed.reconcile()
+        assert bed.phase == "Failed"
+        told = {each["type"]: each["status"] for each in bed.status["conditions"]}
+        assert told.get("Suspended") == ("False" if suspend else None)
+        assert len(bed.objects(resources.JOB)) == 1
+    await bed.client.patch(resources.GPU_WORKLOAD, "w", {"spec": {"priority": 5}}, NAMESPACE)
+    await bed.reconcile()
+    assert not bed.objects(resources.JOB)
+
+
+async def test_a_run_that_is_suspended_and_resumed_at_once_goes_on_without_a_warning(bed: Bed) -> None:
+    await bed.start()
+    for suspend in (True, False):
+        await bed.client.patch(resources.GPU_WORKLOAD, "w", {"spec": {"suspend": suspend}}, NAMESPACE)
+    await bed.reconcile()
+    assert len(bed.objects(resources.JOB)) == 1
+    assert "SpecChangedWhileScheduled" not in {reason for reason, _ in await bed.events()}

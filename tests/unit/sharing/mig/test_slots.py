@@ -145,7 +145,7 @@ def test_every_policy_fills_a_card_with_legal_places_only(name):
         if running and rng.random() < 0.4:
             card, place = running.pop(int(rng.integers(len(running))))
             states[card] = PLAIN.without_place[states[card], place]
-            policy.released(card, place)
+            policy.on_release(card, place)
             continue
         found = policy.place(states, int(rng.integers(len(PLAIN.profiles))))
         if found:

@@ -28,7 +28,7 @@ def made(*names: str, gang: bool = True) -> Report:
     if gang:
         jobs.append(small_fleet.job("<gang>", 50, 900, gpus=2, pods=4, model="bert"))
     options = Options(faults=Faults(per_node_month=500, repair_s=200))
-    results = compare.compare_policies(small_fleet.nodes(4), Workload.of("w", jobs), names, options)
+    results = compare.compare_policies(small_fleet.nodes(4), Workload.from_jobs("w", jobs), names, options)
     return Report({"fleet": "small & <odd>", "nodes": 4, "load": 0.5}, results)
 
 
@@ -111,8 +111,8 @@ def test_the_table_has_a_row_per_figure_and_a_column_per_policy():
 
 def test_what_is_not_known_is_a_dash():
     nodes = [small_fleet.node(0, price=None)]
-    result = compare.run_policy(nodes, Workload.of("w", [small_fleet.job("a")]), "first-fit")
-    shown = {figure.label: report.written(figure, result) for figure in FIGURES}
+    result = compare.run_policy(nodes, Workload.from_jobs("w", [small_fleet.job("a")]), "first-fit")
+    shown = {figure.label: report.format_figure(figure, result) for figure in FIGURES}
 
     assert shown["cost of the fleet"] == "-"
     assert shown["per useful GPU hour"] == "-"
@@ -121,13 +121,13 @@ def test_what_is_not_known_is_a_dash():
 
 def test_the_best_is_marked_only_where_there_is_a_difference():
     gang = small_fleet.job("gang", gpus=2, pods=4)
-    results = compare.compare_policies(small_fleet.nodes(4), Workload.of("w", [gang]), ("first-fit", "spread"))
+    results = compare.compare_policies(small_fleet.nodes(4), Workload.from_jobs("w", [gang]), ("first-fit", "spread"))
     finished = next(figure for figure in FIGURES if figure.label == "jobs finished")
     spread = next(figure for figure in FIGURES if figure.label == "gang spread, nodes")
 
-    assert report.best(finished, results) == set()
-    assert report.best(spread, results) == {0}
-    assert report.best(spread, results[:1]) == set()
+    assert report.find_best(finished, results) == set()
+    assert report.find_best(spread, results) == {0}
+    assert report.find_best(spread, results[:1]) == set()
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,9 @@ def test_in_a_browser_nothing_is_cut_off_and_all_text_can_be_read(tmp_path):
 
 def test_the_page_says_why_a_chart_is_missing():
     jobs = [small_fleet.job("a", 0, 50, gpus=3), small_fleet.job("b", 1000, 10, gpus=4)]
-    results = compare.compare_policies(small_fleet.nodes(1), Workload.of("w", jobs), ["first-fit"], Options(until_s=4))
+    results = compare.compare_policies(
+        small_fleet.nodes(1), Workload.from_jobs("w", jobs), ["first-fit"], Options(until_s=4)
+    )
     text = page.render(Report({}, results))
     assert "No chart: no job finished." in text
     assert text.count("<svg") == 3

@@ -203,11 +203,11 @@ class DeviceAllocator:
                 f"{len(wanted)} of {resource} for one container: request 1; more shares give no more GPU time"
             )
         if unknown := wanted - offers.keys():
-            raise errors.NotFound(f"{_listed(unknown)}: unknown on this node")
+            raise errors.NotFound(f"{_format_ids(unknown)}: unknown on this node")
         if sick := [each for each in wanted if not offers[each].is_healthy]:
-            raise errors.Conflict(f"{_listed(sick)}: out of service")
+            raise errors.Conflict(f"{_format_ids(sick)}: out of service")
         if busy := wanted & self._in_allocation:
-            raise errors.Conflict(f"{_listed(busy)}: being allocated to another container")
+            raise errors.Conflict(f"{_format_ids(busy)}: being allocated to another container")
 
     def _record_grant(self, resource: str, wanted: frozenset[str]) -> None:
         """Record the grant. If it follows an advice, the pod is known; otherwise it is unknown."""
@@ -247,8 +247,8 @@ def _refuse_held(wanted: frozenset[str], listed: Iterable[PodDevices] | None) ->
     for pod in listed or ():
         held = {each for container in pod.containers for _, ids in container.devices for each in ids}
         if taken := [each for each in wanted if any(holdings.devices_conflict(each, other) for other in held)]:
-            raise errors.Conflict(f"{_listed(taken)}: held by {pod.key}")
+            raise errors.Conflict(f"{_format_ids(taken)}: held by {pod.key}")
 
 
-def _listed(ids: Iterable[str]) -> str:
+def _format_ids(ids: Iterable[str]) -> str:
     return ", ".join(sorted(ids))

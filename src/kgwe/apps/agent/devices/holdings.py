@@ -62,8 +62,6 @@ class PodHoldings:
         self._soon = asyncio.Event()
         self._is_read = False
         self._surprises: tuple[gpunode.HeldDevices, ...] = ()
-        #: UUIDs of devices that ResourceClaims name differently
-        self.claimed: Callable[[], Mapping[str, str]] = dict
         #: pods that hold devices, as published
         self.held: tuple[gpunode.HeldDevices, ...] = ()
         self.differences: tuple[Difference, ...] = ()
@@ -74,7 +72,7 @@ class PodHoldings:
 
     def set_machine(self, machine: Machine) -> None:
         """Set the machine, which names the devices."""
-        names = DeviceNames.of(machine)
+        names = DeviceNames.from_machine(machine)
         if names != self._names:
             self._names = names
             self._soon.set()
@@ -103,8 +101,7 @@ class PodHoldings:
             self._set_problem(str(exc))
             return
         mine = holdings.filter_resources(listed, self._prefixes)
-        claimed = self.claimed()
-        taken = {pod.key: found for pod in mine if (found := holdings.read_holdings(pod, self._names, claimed))}
+        taken = {pod.key: found for pod in mine if (found := holdings.read_holdings(pod, self._names))}
         here = {pod.metadata.key: pod for pod in self._pods.pods()}
         plans = {key: assignment.parse_planned(here[key].metadata.annotations) for key in taken if key in here}
         self._publish(taken, here, plans)

@@ -66,7 +66,7 @@ class HealthMonitor:
         """`boot_id` identifies the boot of the machine. A boot id that differs from the stored one means that all
         GPUs were reset.
         """
-        self._listeners = [on_change]
+        self._on_change = on_change
         self._policy = policy
         self._wall = wall
         self._boot_id = boot_id
@@ -76,10 +76,6 @@ class HealthMonitor:
         self._own_incidents: tuple[Incident, ...] = ()
         self._told: dict[str, float] = {}  # UUID, or empty for the node -> last published score
         self._is_restored = False
-
-    def listen(self, on_change: Callable[[Sequence[Change]], None]) -> None:
-        """Add a listener for changes."""
-        self._listeners.append(on_change)
 
     # --- observations -----------------------------------------------------------------------------------
 
@@ -181,8 +177,7 @@ class HealthMonitor:
         if changes:
             for change in changes:
                 log.info("gpu_health", gpu=change.uuid, state=change.now.state, reason=change.now.reason)
-            for listener in self._listeners:
-                listener(changes)
+            self._on_change(changes)
 
     # --- reports -----------------------------------------------------------------------------------
 

@@ -177,7 +177,7 @@ class NodeHealthWriter:
         self._is_tainted = any(taint.key == TAINT for taint in node.spec.taints)
 
     def _build_condition(self, now: DesiredCondition) -> dict[str, Any]:
-        at = timestamp.of(time.time())
+        at = timestamp.format_time(time.time())
         condition = {"type": CONDITION, **now._asdict(), "lastHeartbeatTime": at, "lastTransitionTime": at}
         return {"metadata": {"name": self._node}, "status": {"conditions": [condition]}}
 

@@ -43,7 +43,7 @@ def encode_health(watch: Watch) -> gpunode.GPUHealth:
         reason=found.reason,
         message=found.message[:1024],
         lastXID=found.last_xid,
-        lastTransitionTime=timestamp.of(found.since_s),
+        lastTransitionTime=timestamp.format_time(found.since_s),
         action="" if found.action is Action.NONE else found.action,
         resetBelowJoules=None if found.latched_j is None else float(int(found.latched_j)),
     )
@@ -72,7 +72,7 @@ def encode_node_reliability(
     if not cards and not mine:
         return None
     score = reliability.published_score(reliability.score(cards + mine), told)
-    as_of = timestamp.of(own.at_s) if mine else None
+    as_of = timestamp.format_time(own.at_s) if mine else None
     return gpunode.Reliability(score, round(own.demerits, _DIGITS) if mine else 0.0, as_of)
 
 
@@ -81,7 +81,7 @@ def encode_incidents(found: Mapping[str, Sequence[Incident]]) -> tuple[gpunode.H
     listed = sorted(((each.at_s, uuid, each) for uuid, several in found.items() for each in several), key=_order)
     return tuple(
         gpunode.HealthIncident(
-            time=timestamp.of(at_s),
+            time=timestamp.format_time(at_s),
             reason=each.reason,
             gpu=uuid,
             xid=each.xid,
@@ -103,7 +103,7 @@ def _demerits(record: Record, watch: Watch) -> float:
 
 def _time(record: Record, watch: Watch) -> str:
     """Return the wall-clock time; the monotonic clock of a watch has no leaps."""
-    return timestamp.of(record.at_s + watch.wall_s - watch.clock_s)
+    return timestamp.format_time(record.at_s + watch.wall_s - watch.clock_s)
 
 
 # --- read back ------------------------------------------------------------------------------------------

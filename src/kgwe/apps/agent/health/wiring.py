@@ -1,4 +1,4 @@
-"""Adds the health monitor to the agent's hooks and tasks."""
+"""Builds the health feature: the monitor, and the writer of the Node's condition."""
 
 from __future__ import annotations
 
@@ -6,48 +6,58 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kgwe.apps.agent.health.monitor import HealthMonitor
+from kgwe.apps.agent.hooks import Feature, Task
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kgwe.apps.agent.health.monitor import Change as HealthChange
+    from kgwe.apps.agent.health.node_condition import NodeHealthWriter
     from kgwe.apps.agent.services import AgentServices
     from kgwe.kube.api.kgwe import gpunode
     from kgwe.kube.client.informer import Change
 
 
-def add(services: AgentServices) -> HealthMonitor:
+def build_health(services: AgentServices) -> Feature:
     """Monitor the health of the GPUs, report it, and write the Node's condition if there is an API server."""
-    health = HealthMonitor(
-        on_change=lambda _: services.reporter.report(), boot_id=_read_boot_id(services.settings.host_root)
-    )
-    hooks = services.hooks
-    hooks.health_of = health.health_of
-    hooks.amend_status.append(health.amend_status)
-    hooks.on_machine.append(health.on_machine)
-    hooks.on_readings.append(health.on_readings)
-    hooks.on_events.append(health.on_events)
-    hooks.on_reset.append(health.on_reset)
-    services.tasks.add("health", lambda: health.run(services.settings.telemetry_interval_seconds))
-    _add_node_condition(services, health)
-    return health
 
-
-def _add_node_condition(services: AgentServices, health: HealthMonitor) -> None:
-    if services.informer is None or services.client is None:
-        return
-    from kgwe.apps.agent.health.node_condition import NodeHealthWriter  # noqa: PLC0415 - not needed standalone
-
-    node = NodeHealthWriter(services.client, services.node, health, taint=services.settings.taint_unhealthy)
+    def on_change(changes: Sequence[HealthChange]) -> None:
+        services.report()
+        if writer is not None:
+            writer.on_change(changes)
 
     def on_gpunode(change: Change[gpunode.GPUNode]) -> None:
         # Called before the first report: the publisher waits until the API was read.
         if change.new is not None:
             health.restore(change.new.status)
-            if services.reporter.machine is not None:
-                services.reporter.report()
-            node.on_gpunode(change.new)
+            if services.state.machine is not None:
+                services.report()
+            if writer is not None:
+                writer.on_gpunode(change.new)
 
-    services.informer.on_change(on_gpunode)
-    health.listen(node.on_change)
-    services.tasks.add("node-health", node.run)
+    health = HealthMonitor(on_change=on_change, boot_id=_read_boot_id(services.settings.host_root))
+    writer = _build_writer(services, health)
+    interval_s = services.settings.telemetry_interval_seconds
+    writing = () if writer is None else (Task("node-health", writer.run),)
+    return Feature(
+        name="health",
+        tasks=(Task("health", lambda: health.run(interval_s)), *writing),
+        health_of=health.health_of,
+        amend_status=health.amend_status,
+        on_machine=health.on_machine,
+        on_readings=health.on_readings,
+        on_events=health.on_events,
+        on_reset=health.on_reset,
+        on_gpunode=on_gpunode,
+    )
+
+
+def _build_writer(services: AgentServices, health: HealthMonitor) -> NodeHealthWriter | None:
+    if services.client is None:
+        return None
+    from kgwe.apps.agent.health.node_condition import NodeHealthWriter  # noqa: PLC0415 - not needed standalone
+
+    return NodeHealthWriter(services.client, services.node, health, taint=services.settings.taint_unhealthy)
 
 
 def _read_boot_id(host_root: str) -> str:

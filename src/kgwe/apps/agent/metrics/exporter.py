@@ -194,7 +194,7 @@ def _memory_lines(part: str, card: GpuSample) -> Iterator[Line]:
 
 def _traffic_lines(part: str, node: str, card: GpuSample) -> Iterator[Line]:
     reading = card.reading
-    yield from _both(families.NVLINK_TRAFFIC, part, card.nvlink)
+    yield from _list_directions(families.NVLINK_TRAFFIC, part, card.nvlink)
     for peer, traffic in card.peers.items():
         pair = render_labels(("gpu_uuid_1", card.device.uuid), ("gpu_uuid_2", peer), ("node", node))
         yield families.NVLINK_PAIR_TRAFFIC, pair, _gbit(traffic.tx)
@@ -211,7 +211,7 @@ def _traffic_lines(part: str, node: str, card: GpuSample) -> Iterator[Line]:
         yield families.PCIE_TRAFFIC, f'{part},direction="{direction}"}} ', _gbit(rate)
 
 
-def _both(family: Family, part: str, traffic: Traffic) -> Iterator[Line]:
+def _list_directions(family: Family, part: str, traffic: Traffic) -> Iterator[Line]:
     yield family, part + ',direction="tx"} ', _gbit(traffic.tx)
     yield family, part + ',direction="rx"} ', _gbit(traffic.rx)
 

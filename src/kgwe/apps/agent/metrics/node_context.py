@@ -108,7 +108,7 @@ def _list_uids(pod: core.Pod) -> tuple[str, ...]:
 def map_holders(pods: Iterable[PodDevices], machine: Machine | None) -> dict[str, list[str]]:
     """Return UUID of a GPU or slice -> pods that hold it."""
     found: dict[str, list[str]] = collections.defaultdict(list)
-    names = holdings.DeviceNames.of(machine) if machine is not None else holdings.DeviceNames()
+    names = holdings.DeviceNames.from_machine(machine) if machine is not None else holdings.DeviceNames()
     cards = {number: uuid for uuid, number in names.gpus.items()}
     slices = {place: uuid for uuid, place in names.slices.items()}
     for pod in pods:

@@ -122,7 +122,7 @@ def _card(
         return GpuSample(device, reading, shares, activity, None, nvlink, peers, instances)
     on_it = _list_loads(reading.processes, around, device.uuid)
     busy = reading.util if reading.util is not None else activity.engine
-    shares = attribution.split_time(busy, on_it, _sole(around.holders_of(device.uuid)))
+    shares = attribution.split_time(busy, on_it, _find_sole_holder(around.holders_of(device.uuid)))
     memory = attribution.split_memory(_total_mib(device, reading), reading.memory_used_mib, on_it)
     return GpuSample(device, reading, shares, activity, memory, nvlink, peers)
 
@@ -135,7 +135,7 @@ def _instance(device: Device, instance: Instance, reading: Reading, around: Surr
     used = dict(reading.instance_memory_mib).get(instance.instance_id)
     return InstanceSample(
         instance,
-        attribution.split_time(activity.engine, on_it, _sole(held)),
+        attribution.split_time(activity.engine, on_it, _find_sole_holder(held)),
         activity,
         used,
         attribution.split_memory(instance.memory_mib, used, on_it),
@@ -147,7 +147,7 @@ def _total_mib(device: Device, reading: Reading) -> int | None:
     return reading.memory_total_mib if reading.memory_total_mib is not None else device.memory_mib
 
 
-def _sole(holders: Sequence[str]) -> str:
+def _find_sole_holder(holders: Sequence[str]) -> str:
     return holders[0] if len(holders) == 1 else attribution.NO_POD
 
 
@@ -156,7 +156,7 @@ def _list_loads(processes: Sequence[Process], around: Surroundings, uuid: str) -
     pod.
     """
     pods: Mapping[int, str] = around.pods
-    if sole := _sole(around.holders_of(uuid)):
+    if sole := _find_sole_holder(around.holders_of(uuid)):
         pods = {pid: pod if "/" in pod else sole for pid, pod in pods.items()}
     return attribution.group_loads(processes, pods, around.mps)
 
@@ -262,7 +262,7 @@ def list_series(sample: Sample) -> dict[Series, float | None]:
     for card in sample.gpus:
         uuid, reading = card.device.uuid, card.reading
         found |= {
-            Series(uuid, "util"): _known(card.shares),
+            Series(uuid, "util"): _busy_share(card.shares),
             Series(uuid, "memory_used_mib"): reading.memory_used_mib,
             Series(uuid, "power_w"): reading.power_w,
             Series(uuid, "tensor"): card.activity.tensor,
@@ -281,7 +281,7 @@ def list_series(sample: Sample) -> dict[Series, float | None]:
     return found
 
 
-def _known(shares: TimeShares) -> float | None:
+def _busy_share(shares: TimeShares) -> float | None:
     return None if shares.unknown else shares.busy / attribution.WHOLE
 
 

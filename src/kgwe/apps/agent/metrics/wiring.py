@@ -1,13 +1,13 @@
-"""Adds the metrics endpoint on :9400 to the agent: GPU metrics, and the agent's own."""
+"""Builds the exporter, the metrics endpoint on :9400: GPU metrics, the agent's own, and those of other features."""
 
 from __future__ import annotations
 
 import asyncio
-import collections
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kgwe.apps.agent.hooks import Feature, Task
 from kgwe.apps.agent.metrics import sampler
 from kgwe.apps.agent.metrics.exporter import Exporter, ExporterApp, render_labels
 from kgwe.apps.agent.metrics.families import make_counter, make_gauge
@@ -18,7 +18,7 @@ from kgwe.model.telemetry.sample import Sample
 from kgwe.telemetry import http
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kgwe.apps.agent.node_pods import KubeletAccess
     from kgwe.apps.agent.services import AgentServices
@@ -38,40 +38,52 @@ _STALE_INTERVALS: Final = 6
 class MetricsExport:
     """Serves /metrics: GPU metrics, the agent's own, and those of other features."""
 
-    def __init__(self, services: AgentServices, kubelet: KubeletAccess | None) -> None:
+    def __init__(
+        self,
+        services: AgentServices,
+        kubelet: KubeletAccess | None,
+        *,
+        mps_servers: Callable[[], Mapping[int, Sequence[int]]] = dict,
+        renderers: Sequence[Callable[[], bytes]] = (),
+    ) -> None:
+        """`renderers` return the lines of other features."""
         self._services = services
-        settings, hooks = services.settings, services.hooks
-        step = settings.telemetry_interval_seconds
-        self.exporter = Exporter(services.node, stale_after_s=max(30.0, step * _STALE_INTERVALS))
+        self._renderers = (*renderers, self._render_own)
+        settings = services.settings
+        self._interval_s = settings.telemetry_interval_seconds
+        self.exporter = Exporter(services.node, stale_after_s=max(30.0, self._interval_s * _STALE_INTERVALS))
         self._sampler = Sampler()
         self._sample = Sample(0.0)
         self._context = NodeContext(
             Path(settings.host_root) / "proc",
-            machine=lambda: services.reporter.machine,
+            machine=lambda: services.state.machine,
             pods=kubelet.pods if kubelet is not None else None,
             pod_resources=kubelet.pod_resources if kubelet is not None and settings.enable_pod_resources else None,
-            mps_servers=hooks.mps_servers,
+            mps_servers=mps_servers,
             dcgm_url=settings.dcgm_url,
         )
-        self._writes: collections.Counter[str] = collections.Counter()
-        self._written: collections.Counter[str] = collections.Counter()
-        hooks.series = self._series
-        hooks.on_machine.append(self.exporter.set_machine)
-        hooks.on_readings.append(self._on_readings)
-        hooks.on_status.append(self._on_status)
-        hooks.on_write.append(self._on_write)
-        hooks.renderers.append(self._render_own)
-        services.tasks.add("surroundings", lambda: self._context.run(step))
-        services.tasks.add("exporter", self._serve)
+
+    def to_feature(self) -> Feature:
+        return Feature(
+            name="exporter",
+            tasks=(
+                Task("surroundings", lambda: self._context.run(self._interval_s)),
+                Task("exporter", self._serve),
+            ),
+            series=self._list_series,
+            on_machine=self.exporter.set_machine,
+            on_readings=self._on_readings,
+            on_status=self._on_status,
+        )
 
     def _on_readings(self, readings: Sequence[Reading]) -> None:
-        machine = self._services.reporter.machine
+        machine = self._services.state.machine
         if machine is not None:
             surroundings = self._context.take_surroundings(readings)
             self._sample = self._sampler.take(machine, readings, time.monotonic(), surroundings)
             self.exporter.set_sample(self._sample)
 
-    def _series(self) -> dict[Series, float | None]:
+    def _list_series(self) -> dict[Series, float | None]:
         return sampler.list_series(self._sample)
 
     def _on_status(self, status: GPUNodeStatus) -> None:
@@ -80,10 +92,6 @@ class MetricsExport:
         self.exporter.set_health(
             {uuid: None if state == unknown else health.is_in_service(state) for uuid, state in known.items()}
         )
-
-    def _on_write(self, kind: str, size: int) -> None:
-        self._writes[kind] += 1
-        self._written[kind] += size
 
     def _render_own(self) -> bytes:
         """Return the agent's own metrics."""
@@ -94,7 +102,7 @@ class MetricsExport:
             (WATCHERS, len(services.hub)),
         )
         text = [f"{family.header}{family.name}{render_labels(node)}{value}\n" for family, value in values]
-        for family, counts in ((WRITES, self._writes), (WRITTEN, self._written)):
+        for family, counts in ((WRITES, services.writes.writes), (WRITTEN, services.writes.written_bytes)):
             text.append(family.header)
             text += [
                 f"{family.name}{render_labels(node, ('kind', kind))}{count}\n" for kind, count in sorted(counts.items())
@@ -102,12 +110,19 @@ class MetricsExport:
         return "".join(text).encode()
 
     async def _serve(self) -> None:
-        app = ExporterApp(self.exporter, more=lambda: b"".join(render() for render in self._services.hooks.renderers))
+        app = ExporterApp(self.exporter, more=lambda: b"".join(render() for render in self._renderers))
         address = http.Address.parse(self._services.settings.exporter_bind_address)
         async with http.serving(app, address) as listening:
             self._services.ports.exporter = listening
             await asyncio.Event().wait()
 
 
-def add(services: AgentServices, kubelet: KubeletAccess | None) -> MetricsExport:
-    return MetricsExport(services, kubelet)
+def build_exporter(
+    services: AgentServices,
+    kubelet: KubeletAccess | None,
+    *,
+    mps_servers: Callable[[], Mapping[int, Sequence[int]]],
+    renderers: Sequence[Callable[[], bytes]],
+) -> Feature:
+    """Serve /metrics. `renderers` return the lines of other features."""
+    return MetricsExport(services, kubelet, mps_servers=mps_servers, renderers=renderers).to_feature()

@@ -97,12 +97,13 @@ class MigReconfigurer:
         clock: Callable[[], float] = time.monotonic,
         on_withhold: Callable[[], Awaitable[None]] = _no_hook,
         on_change: Callable[[], None] = lambda: None,
+        on_reset: Callable[[str], None] = lambda _uuid: None,
     ) -> None:
         """`users` is None if only processes show usage, as without a kubelet.
 
         `grace_s` is the time until `users` shows allocations from before the withholding. `on_withhold` is called
         when `withheld` changed; after it returns, none of these devices is allocated. `on_change` is called when a
-        GPU or its progress changed.
+        GPU or its progress changed, `on_reset` with the UUID of a GPU that was reset.
         """
         self._driver = driver
         self._users = users
@@ -118,6 +119,7 @@ class MigReconfigurer:
         self.withheld: frozenset[str] = frozenset()
         self._on_withhold = on_withhold
         self._on_change = on_change
+        self._on_reset = on_reset
 
     # --- desired layouts ----------------------------------------------------------------------------------
 
@@ -330,6 +332,7 @@ class MigReconfigurer:
         if step.place is None:
             if step.event is Event.RESET:
                 await self._driver.reset(uuid)
+                self._on_reset(uuid)
             else:
                 await self._driver.set_mig_mode(uuid, enabled=step.event is Event.ENABLE)
         elif step.event is Event.CREATE:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kgwe.model.gpu.driver_data import Machine
     from kgwe.sharing.mps import Target
 
-    class Knows(Protocol):
+    class MachineSource(Protocol):
         """A source of the machine."""
 
         @property
@@ -37,10 +37,10 @@ RESTARTS: Final = make_counter("kgwe_mps_daemon_restarts_total", "Unexpected exi
 class MpsOrders:
     """Passes orders to the daemons, if the GPU exists and allows MPS."""
 
-    def __init__(self, daemons: MpsDaemons, agent: Knows, *, is_exclusive: bool = False) -> None:
+    def __init__(self, daemons: MpsDaemons, node: MachineSource, *, is_exclusive: bool = False) -> None:
         """With `is_exclusive`, shared whole GPUs accept processes only through their daemon."""
         self._daemons = daemons
-        self._agent = agent
+        self._node = node
         self._is_exclusive = is_exclusive
 
     async def apply_mps(self, request: pb.MpsRequest) -> pb.MpsReply:
@@ -86,7 +86,7 @@ class MpsOrders:
         return "".join(text).encode()
 
     def _find_target(self, request: pb.MpsRequest) -> Target:
-        machine = self._agent.machine
+        machine = self._node.machine
         if machine is None:
             raise errors.Transient("the GPUs have not been read yet")
         card = next((each for each in machine.devices if each.uuid == request.gpu_uuid), None)

@@ -71,7 +71,7 @@ class FailureDetector:
         """Whether nothing at all is wrong."""
         return not self._nodes and not self._cards
 
-    def since(self, node: str) -> float | None:
+    def failed_since(self, node: str) -> float | None:
         """When the first thing went wrong with the node."""
         seen = self._nodes.get(node)
         times = [at for (name, _), at in self._cards.items() if name == node]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 from kgwe.placement.fleet.snapshot import list_gpus
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Failures:
     #: node -> mask of its failed GPUs
     cards: Mapping[str, int] = field(default_factory=dict)
 
-    def affects(self, place: Holding) -> bool:
+    def has_failed(self, place: Holding) -> bool:
         """Whether a pod cannot stay at this place. Failed GPUs count only if the GPUs of the place are known."""
         return place.node in self.nodes or bool(place.gpus & self.cards.get(place.node, 0))
 
@@ -47,7 +47,7 @@ class Failures:
     def _failed_gpus_of(self, places: Iterable[Holding]) -> dict[str, int]:
         found: dict[str, int] = {}
         for place in places:
-            if self.affects(place):
+            if self.has_failed(place):
                 found[place.node] = found.get(place.node, 0) | place.gpus & self.cards.get(place.node, 0)
         return found
 
@@ -56,6 +56,6 @@ def describe_moves(repaired: Repaired) -> str:
     """The moves that are planned for an affected owner, as text."""
     moved = ", ".join(f"pod {move.member} moves to {move.node}" for move in repaired.moves[:_MOST_NAMED])
     moved += f" and {len(repaired.moves) - _MOST_NAMED} more pods move" * (len(repaired.moves) > _MOST_NAMED)
-    again = f"; {counted(len(repaired.restarts), 'other pod')} restarting" if repaired.restarts else ""
-    short = f"; no node found yet for {counted(repaired.missing, 'pod')}" if repaired.missing else ""
+    again = f"; {format_count(len(repaired.restarts), 'other pod')} restarting" if repaired.restarts else ""
+    short = f"; no node found yet for {format_count(repaired.missing, 'pod')}" if repaired.missing else ""
     return moved + again + short

@@ -191,7 +191,7 @@ class RecoveryExecutor:
         if workload.recovery == RecoveryPolicy.NONE or workload.status.phase == Phase.FAILED:
             return False
         failures = self._failures_of(run)
-        return any(failures.affects(place) for place in _places_of(run))
+        return any(failures.has_failed(place) for place in _places_of(run))
 
     def restart_run(self, workload: Workload, run: Run) -> None:
         """Delete a run that failed on lost hardware; its workload is placed again, before others of its priority."""
@@ -206,7 +206,7 @@ class RecoveryExecutor:
         self._planner.interruptions.record(owner, Reason.RECOVERING, words)
         self._track_move(owner, RecoveryInProgress(since, words, replaced=run.meta.uid))
         self._metrics.recoveries.labels("Restarted").inc()
-        self._on_lost({place.node for place in places if failures.affects(place)})
+        self._on_lost({place.node for place in places if failures.has_failed(place)})
         self.record_event(owner, "Warning", Reason.RECOVERING, words)
         self._tasks.spawn(self._delete_run(owner, run))
 

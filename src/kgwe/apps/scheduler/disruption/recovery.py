@@ -27,7 +27,7 @@ from kgwe.cluster.state import effective_seats
 from kgwe.cluster.state.running_view import RunningView
 from kgwe.cluster.workload import conditions
 from kgwe.cluster.workload.owner import ExternalGangOwner, Replacement
-from kgwe.model.units.phrasing import counted
+from kgwe.model.units.phrasing import format_count
 from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery
 from kgwe.placement.refusal import Reason
 
@@ -219,7 +219,9 @@ class RecoveryController:
         if again is not None:
             self._look_at(again)
         failures = Failures(self._detector.failed_nodes(), self._detector.failed_gpus(now))
-        hit = [owner for owner in self._state.ledger.owners() if any(map(failures.affects, self._list_places(owner)))]
+        hit = [
+            owner for owner in self._state.ledger.owners() if any(map(failures.has_failed, self._list_places(owner)))
+        ]
         for owner in set(self._lacking).difference(hit):
             self._stop_waiting(owner)  # the failed hardware has recovered
         inherited = self._inherited if now < self._settled_at else frozenset()
@@ -253,7 +255,7 @@ class RecoveryController:
 
     def _find_running(self, owner: str, failures: Failures) -> Running | None:
         try:
-            return self.census.find(owner, failures.affects) if self._is_open(owner) else None
+            return self.census.find(owner, failures.has_failed) if self._is_open(owner) else None
         except Exception as exc:  # noqa: BLE001 - an error of one owner; the others recover
             self._faults.record("recovery", owner, exc)
             return None
@@ -287,8 +289,8 @@ class RecoveryController:
 
     def _failed_since(self, running: Running, failures: Failures) -> float:
         """When the first of the failures that affect it began."""
-        nodes = {place.node for place in self._list_places(running.name) if failures.affects(place)}
-        times = [at for node in nodes if (at := self._detector.since(node)) is not None]
+        nodes = {place.node for place in self._list_places(running.name) if failures.has_failed(place)}
+        times = [at for node in nodes if (at := self._detector.failed_since(node)) is not None]
         return self._lacking.get(running.name, min(times, default=self._clock()))
 
     def _apply_repair(self, running: Running, repaired: Repaired, failures: Failures) -> None:
@@ -296,7 +298,7 @@ class RecoveryController:
         since = self._failed_since(running, failures)
         if owner not in self._counted:
             self._counted.add(owner)
-            self._on_lost({place.node for place in self._list_places(owner) if failures.affects(place)})
+            self._on_lost({place.node for place in self._list_places(owner) if failures.has_failed(place)})
         cause = failures.describe(self._list_places(owner), self._state.reader.find_fault)
         if repaired.outcome is Outcome.LEFT_ALONE:
             self._left_alone.add(owner)
@@ -305,7 +307,7 @@ class RecoveryController:
             self._set_trouble(owner, LEFT_ALONE, words)
             return
         if repaired.outcome is Outcome.WAITS:
-            pods = counted(repaired.missing, "pod")
+            pods = format_count(repaired.missing, "pod")
             words = f"{cause}. {pods} must move, but no free GPUs meet the requirements; waiting for some"
             if owner not in self._lacking:
                 self._executor.record_event(owner, "Warning", Reason.RECOVERING, words)
@@ -318,7 +320,7 @@ class RecoveryController:
             self._set_trouble(
                 owner,
                 NO_CAPACITY,
-                f"{cause}. No free GPUs for {counted(repaired.missing, 'pod')} that must move; waiting for some",
+                f"{cause}. No free GPUs for {format_count(repaired.missing, 'pod')} that must move; waiting for some",
             )
         else:
             self._stuck.pop(owner, None)  # from here on the recovery reports it

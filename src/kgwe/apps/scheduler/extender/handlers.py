@@ -96,7 +96,7 @@ class ExtenderHandlers:
             ), "bound"
         seat = self._seat_node(pod)
         if seat is not None:
-            if args.has(seat):
+            if args.has_node(seat):
                 return extender_wire.reply_with_node(seat), "planned"
             return args.refuse_all(f"kgwe: assigned to {seat}, which kube-scheduler filtered out"), "planned_elsewhere"
         self._gangs.note_filter_call(pod)
@@ -181,10 +181,10 @@ class ExtenderHandlers:
         draws = (len(self._asks),) if strategy is Strategy.RANDOM else ()
         found = None
         if not draws:
-            found = engine.decide_offered(ask.request, args.has, strategy=strategy, excluded=blocked)
+            found = engine.decide_offered(ask.request, args.has_node, strategy=strategy, excluded=blocked)
         elif blocked is None:
             drawn = engine.decide(ask.request, strategy=strategy, rng=np.random.default_rng(draws[0]))
-            found = drawn if isinstance(drawn, Refusal) or args.has(drawn.name) else None
+            found = drawn if isinstance(drawn, Refusal) or args.has_node(drawn.name) else None
         if found is None:
             # kube-scheduler offers few nodes, or those drawn or ranked first are not among them.
             draws = ()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kgwe.apps.scheduler.planning.run_times import RunTimes
 from kgwe.apps.scheduler.recording.recorder import Draws
 from kgwe.kube.api import timestamp
 from kgwe.placement.live import scratch
@@ -21,7 +22,7 @@ from kgwe.placement.planning import planner
 from kgwe.placement.planning.diagnosis import Diagnosis
 from kgwe.placement.planning.plan import FleetView, Plan
 from kgwe.placement.pod.shortage import Shortage
-from kgwe.placement.queue.ask import declared_run_time, workload_from_ask
+from kgwe.placement.queue.ask import workload_from_ask
 from kgwe.placement.queue.cycle import Failed, Placed, Waiting, run_cycle
 from kgwe.placement.queue.earliest_start import StartForecast
 from kgwe.placement.queue.eta import Estimator
@@ -94,6 +95,7 @@ class PlanningCycle:
         *,
         on_planned: Callable[[str, float], None] = lambda _strategy, _took_s: None,
         recorder: Recorder | None = None,
+        run_times: RunTimes | None = None,
     ) -> None:
         """`on_planned`: called with the strategy and the time of every plan."""
         self._fleet = fleet
@@ -115,6 +117,7 @@ class PlanningCycle:
         self._estimated_s = 0.0
         self._on_planned = on_planned
         self._recorder = recorder
+        self._run_times = run_times or RunTimes()
 
     def _copy_fleet(self) -> None:
         """Copy the fleet for planning, again whenever the settings of placement change."""
@@ -157,7 +160,8 @@ class PlanningCycle:
             self._arrived = (self._arrived + 1) % _ARRIVALS
             self._arrivals[ask.owner] = self._arrived
         since_s = timestamp.epoch_seconds(ask.since) + self._arrivals[ask.owner] / _ARRIVALS
-        return workload_from_ask(ask, self._fleet.fitter, since_s)
+        run_time = self._run_times.find(ask.owner, ask.expected_s)
+        return workload_from_ask(ask, self._fleet.fitter, since_s, run_time)
 
     def record_start(self, ask: Ask, now_s: float) -> None:
         """The owner has its place, and counts against its namespace until `sync_fleet` finds that it holds nothing."""
@@ -165,14 +169,28 @@ class PlanningCycle:
         pods = ask.pods if ask.gang is None else 1
         self.roster.put(
             RunningWorkload(
-                ask.owner, ask.namespace, requested_milli(request) * pods, now_s, declared_run_time(ask.expected_s)
+                ask.owner,
+                ask.namespace,
+                requested_milli(request) * pods,
+                now_s,
+                self._run_times.find(ask.owner, ask.expected_s),
+                declared_s=ask.expected_s,
             )
         )
         self._estimator.record_start(ask.owner, now_s)
 
-    def add_running(self, owner: str, namespace: str, milli: int, since_s: float) -> None:
+    def add_running(self, owner: str, namespace: str, milli: int, since_s: float, declared_s: float | None) -> None:
         """Count an owner that had its place before this queue existed against its namespace."""
-        self.roster.put(RunningWorkload(owner, namespace, milli, since_s, None))
+        run_time = self._run_times.find(owner, declared_s) if since_s else None
+        self.roster.put(RunningWorkload(owner, namespace, milli, since_s, run_time, declared_s=declared_s))
+
+    def refresh_run_times(self, owners: Iterable[str]) -> None:
+        """Use the new run times of these owners, whether they wait or run."""
+        for owner in owners:
+            if (ask := self._asks.get(owner)) is not None:
+                self.queue.put(self._queued_workload(ask))
+            elif (running := self.roster.find(owner)) is not None and running.started_s:
+                self.roster.put(replace(running, run_time=self._run_times.find(owner, running.declared_s)))
 
     def sync_fleet(self, ledger: Ledger, held_by_pods: Mapping[str, int]) -> None:
         """Update the copy from the live fleet and the ledger. `held_by_pods`: namespace -> milli of plain pods."""
@@ -318,7 +336,7 @@ class PlanningCycle:
     def commit(self, work: QueuedWorkload, plan: Plan) -> None:  # noqa: ARG002 - the Protocol's shape
         self._copy.snapshot.commit_all(plan.grants)
 
-    def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
+    def fits_on_any(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
         index = self._copy.snapshot.index
         numbers = np.array([index[name] for name in nodes if name in index], np.intp)
         return scratch.fits_on_any(self._copy.fitter, request, numbers)
@@ -327,7 +345,7 @@ class PlanningCycle:
 def _describe_reservation(hold: Reservation) -> str:
     """With the start rounded up to a minute, so that the message stays the same from pass to pass."""
     start_s = hold.start_s
-    return hold.describe("" if start_s is None else timestamp.of(math.ceil(start_s / 60) * 60))
+    return hold.describe("" if start_s is None else timestamp.format_time(math.ceil(start_s / 60) * 60))
 
 
 def error_refusal(stage: str, error: Exception) -> Refusal:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _never() -> None:
+def _next_never() -> None:
     return None
 
 
@@ -23,7 +23,7 @@ class GatherWindow:
 
     def __init__(
         self,
-        last_growth: Callable[[], float | None] = _never,
+        last_growth: Callable[[], float | None] = _next_never,
         *,
         quiet_s: float = 0.3,
         limit_s: float = 4.0,

@@ -55,6 +55,8 @@ class PassRunner:
         self._timer: asyncio.TimerHandle | None = None
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         self._running: asyncio.Task[None] | None = None
+        # A pass was asked for while one ran: what came free meanwhile is news to the next one.
+        self._is_due = False
 
     def change_queue(self, change: Callable[[PlanningCycle], None]) -> None:
         """Change the queue: now, or at the end of the pass that runs."""
@@ -84,10 +86,12 @@ class PassRunner:
     def _run_pass(self) -> None:
         self._soon = None
         if self._running is not None:
-            return  # its end starts the next one
+            self._is_due = True  # its end starts the next one
+            return
         if (wait_s := self._client.postpone_s()) > 0:
             self._soon = asyncio.get_running_loop().call_later(min(wait_s, _POSTPONE_S), self._run_pass)
             return
+        self._is_due = False
         now_s = time.time()
         started = time.perf_counter()
         try:
@@ -113,7 +117,7 @@ class PassRunner:
             self._fail_pass(exc)
             self._apply_deferred()
             return
-        if is_changed:
+        if is_changed or self._is_due:
             self.run_soon()
 
     def _apply_deferred(self) -> bool:

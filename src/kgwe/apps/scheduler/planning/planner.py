@@ -19,6 +19,7 @@ from kgwe.apps.scheduler.planning.gather_window import GatherWindow
 from kgwe.apps.scheduler.planning.interruptions import Interruptions
 from kgwe.apps.scheduler.planning.pass_runner import PassRunner
 from kgwe.apps.scheduler.planning.plan_ledger import PlanLedger
+from kgwe.apps.scheduler.planning.run_times import RunTimes
 from kgwe.cluster.workload import scheduler_policy as policy
 from kgwe.placement.planning.plan import Plan
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.custom_strategies import Choosers, Rng
     from kgwe.placement.queue.eta import Eta
+    from kgwe.placement.queue.workloads import RunTime
     from kgwe.placement.refusal import Refusal
 
 log = structlog.get_logger(__name__)
@@ -71,7 +73,15 @@ class Planner:
         self._estimates: dict[str, Eta] = {}  # owner -> when it is expected to start
         self._ledger = PlanLedger(state)
         self._blocked = BlockedNodes()
-        self._cycle = PlanningCycle(state.fleet, choosers, rng, on_planned=metrics.observe_plan, recorder=recorder)
+        self._run_times = RunTimes()
+        self._cycle = PlanningCycle(
+            state.fleet,
+            choosers,
+            rng,
+            on_planned=metrics.observe_plan,
+            recorder=recorder,
+            run_times=self._run_times,
+        )
         self._window = window or GatherWindow()
         self._passes = PassRunner(self._cycle, self, faults)
 
@@ -155,9 +165,21 @@ class Planner:
         self._ledger.confirm_plan(owner)
         self._stop_waiting(owner)
 
-    def count_running(self, owner: str, namespace: str, milli: int, since_s: float) -> None:
-        """Count an owner that had its place before this planner existed."""
-        self._passes.change_queue(lambda cycle: cycle.add_running(owner, namespace, milli, since_s))
+    def count_running(
+        self, owner: str, namespace: str, milli: int, since_s: float, declared_s: float | None = None
+    ) -> None:
+        """Count an owner that had its place before this planner existed; `since_s` is 0 if its start is unknown."""
+        self._passes.change_queue(lambda cycle: cycle.add_running(owner, namespace, milli, since_s, declared_s))
+
+    def set_run_times(self, found: Mapping[str, RunTime]) -> None:
+        """Use the predicted run times of these owners, and no others, from the next pass on."""
+        if changed := self._run_times.replace_predictions(found):
+            self._passes.change_queue(lambda cycle: cycle.refresh_run_times(changed))
+            self.plan_soon()
+
+    def list_waiting(self) -> list[str]:
+        """Return the owners that wait for a place."""
+        return list(self._waiting)
 
     def plan_soon(self) -> None:
         """Something changed that could help: run a pass soon."""

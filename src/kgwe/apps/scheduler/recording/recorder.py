@@ -148,7 +148,7 @@ class Recorder:
             weights = (place.engine.scorer.weights, place.gangs.weights)
             if self._files.wants_snapshot or weights != self._weights:
                 self._weights = weights
-                free = FreeCopy.of(mirror.last)
+                free = FreeCopy.copy_from(mirror.last)
                 lines = [decisions.PendingSnapshot(taken.at_s, free, mirror.digest, place.tree, weights, self._version)]
                 rows = ()
             elif not lines and not rows and self._is_known(taken, mirror.digest):
@@ -172,7 +172,7 @@ class Recorder:
         """Lines that tell what has become of nodes and network, and rows of what is free elsewhere."""
         snapshot, tree = place.snapshot, place.tree
         if self._mirror is None or self._tree is None:
-            self._mirror, self._tree = Mirror(FreeCopy.of(snapshot)), tree
+            self._mirror, self._tree = Mirror(FreeCopy.copy_from(snapshot)), tree
         lines: list[Item] = []
         if self._mirror.last.nodes is not snapshot.nodes or self._tree is not tree:
             lines = self._nodes_changed(self._mirror, snapshot, tree, at_s)

@@ -55,7 +55,9 @@ class OutcomeHistory:
     def apply_scores(self) -> None:
         """Give the scores to placement."""
         now = self._clock()
-        self._domains = {name: past for name, each in self._domains.items() if not (past := each.at(now)).is_forgotten}
+        self._domains = {
+            name: past for name, each in self._domains.items() if not (past := each.decay_to(now)).is_forgotten
+        }
         tree = self._state.fleet.tree
         if tree is not self._tree:
             self._tree, self._nearest = tree, {node: nearest_domain(tree, node) for node in tree.nodes}

@@ -154,7 +154,7 @@ class DomainReports:
 def _read_outcomes(past: Outcomes | None) -> WorkloadOutcomes | None:
     if past is None:
         return None
-    return WorkloadOutcomes(round(past.completed, _DIGITS), round(past.lost, _DIGITS), timestamp.of(past.at_s))
+    return WorkloadOutcomes(round(past.completed, _DIGITS), round(past.lost, _DIGITS), timestamp.format_time(past.at_s))
 
 
 def _says_the_same(old: TopologyDomainStatus, new: TopologyDomainStatus) -> bool:

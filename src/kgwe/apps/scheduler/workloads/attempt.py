@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from kgwe.placement.planning.ask import Ask
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
 Result = Literal["done", "waiting", "retry"]
 """What a call of the reconciler came to, for the metrics."""
+
+
+#: a Job that the watch has not shown this long after its creation is created again
+WATCH_LAG_S: Final = 10.0
 
 
 @dataclass

@@ -26,7 +26,9 @@ class Attempts:
         if attempt is None or attempt.generation != workload.meta.generation:
             if attempt is not None:
                 self.discard_plan(uid, attempt)
-            attempt = self._by_uid[uid] = Attempt(generation=workload.meta.generation)
+            # The watch of Jobs may still show a run that was deleted.
+            taken_back = attempt.taken_back if attempt is not None else ""
+            attempt = self._by_uid[uid] = Attempt(generation=workload.meta.generation, taken_back=taken_back)
         return attempt
 
     def find(self, uid: str) -> Attempt | None:

@@ -9,6 +9,8 @@ Each call looks at the workload, its run and its pods as they are now, and takes
 last before a crash; the next call goes on from what the API shows. Names of children are fixed, so the API server
 refuses to create a run twice. Deletion is checked first, so it works in every phase.
 
+A suspended workload is Pending, with the condition Suspended: its run is deleted, and it asks for no place.
+
 Inference never succeeds: its Deployment runs until it is deleted.
 """
 
@@ -22,10 +24,12 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler.workloads import workload_status as phases
+from kgwe.apps.scheduler.workloads.attempt import WATCH_LAG_S
 from kgwe.apps.scheduler.workloads.attempts import Attempts
 from kgwe.apps.scheduler.workloads.run_creator import InvalidTemplate, RunCreator
 from kgwe.apps.scheduler.workloads.run_follower import RunFollower
 from kgwe.apps.scheduler.workloads.setbacks import Setbacks
+from kgwe.apps.scheduler.workloads.suspended_workloads import SuspendedWorkloads, was_suspended
 from kgwe.apps.scheduler.workloads.waiting_status import WaitingNotices
 from kgwe.apps.scheduler.workloads.writer import StatusWriter
 from kgwe.cluster.workload import scheduler_policy
@@ -50,8 +54,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# A Job that the watch has not shown this long after its creation is created again.
-_WATCH_LAG_S = 10.0
 # Nodes of a plan that a log line names.
 _LOGGED = 16
 
@@ -100,6 +102,7 @@ class Reconciler:
             settle_s=deps.settings.status_settle_seconds,
             requeue=requeue,
         )
+        self._suspended = SuspendedWorkloads(self._attempts, self._writer, requeue=requeue, clock=clock)
         self._creator = RunCreator(deps.client, deps.state, deps.settings.default_image)
 
     def deliver_plan(self, uid: str, plan: Plan) -> None:
@@ -147,21 +150,32 @@ class Reconciler:
         if workload is None:
             return "done"
         if self._writer.is_behind(workload):
-            self._requeue(key, _WATCH_LAG_S)
+            self._requeue(key, WATCH_LAG_S)
             return "done"  # what the watch is about to show calls us again
-        uid = workload.meta.uid
-        self._follower.forget(uid)
+        self._follower.forget(workload.meta.uid)
         if workload.meta.deletionTimestamp is not None:
             return await self._end_workload(workload)
         if await self._writer.remove_finalizer(workload):
             return "done"  # the watch shows the workload without it, which calls us again
+        return await self._take_step(workload)
+
+    async def _take_step(self, workload: Workload) -> Result:
+        """Take the next step for a workload that is not being deleted."""
+        uid = workload.meta.uid
         run = self._state.runs.get(uid)
         if run is not None:
             self._planner.confirm_plan(uid)
+            if workload.suspend:
+                return await self._follower.stop_run(workload, run)
             return await self._follower.follow(workload, run)
         if workload.finished:
             self._attempts.release_place(uid)
+            await self._suspended.report_ended(workload)
             return "done"
+        if workload.suspend:
+            return await self._suspended.suspend(workload)
+        if was_suspended(workload):
+            return await self._suspended.resume(workload)
         return await self._seek_place(workload)
 
     # --- waiting for a place ----------------------------------------------------------------------------
@@ -230,8 +244,8 @@ class Reconciler:
     async def _start_run(self, workload: Workload, attempt: Attempt, plan: Plan) -> Result:
         """Create what runs the workload, at its place."""
         now = self._clock()
-        if attempt.created_at is not None and now < attempt.created_at + _WATCH_LAG_S:
-            self._requeue(workload.key, attempt.created_at + _WATCH_LAG_S - now)
+        if attempt.created_at is not None and now < attempt.created_at + WATCH_LAG_S:
+            self._requeue(workload.key, attempt.created_at + WATCH_LAG_S - now)
             return "done"  # the watch is about to show the Job
         try:
             is_new = await self._creator.create(workload, plan)

@@ -11,7 +11,7 @@ import structlog
 from kgwe.apps.scheduler.workloads import creation_errors
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.cluster.state import run_state
-from kgwe.cluster.workload import scheduler_policy
+from kgwe.cluster.workload import runs, scheduler_policy
 from kgwe.kube.api import timestamp
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.model.units.phrasing import end_sentence
@@ -95,6 +95,17 @@ class RunFollower:
         """The workload does not count as starting, until the next call finds that it is."""
         self._starting.discard(uid)
 
+    async def stop_run(self, workload: Workload, run: Run) -> Result:
+        """Delete the run of a suspended workload; its pods end with their grace period. A run that ended is kept."""
+        if run.ended is not None or run.failing:
+            return await self.follow(workload, run)
+        attempt = self._attempts.attempt_of(workload)
+        if attempt.taken_back != run.meta.uid:
+            await self._writer.delete_run(run)
+            attempt.taken_back = run.meta.uid
+            log.info("workload_suspended", workload=workload.meta.key, run=run.meta.name)
+        return "done"  # the watch will show that it is gone
+
     async def follow(self, workload: Workload, run: Run) -> Result:
         """Report what the run and its pods do, and act if its pods do not get their places."""
         attempt = self._attempts.attempt_of(workload)
@@ -105,7 +116,7 @@ class RunFollower:
         pods = self._state.pods_of(run)
         if run.ended is not None:
             return await self._finish_run(workload, run, run.ended)
-        if 0 < run.generation < workload.meta.generation and not run_state.is_bound(pods):
+        if runs.is_outdated(run, workload) and not run_state.is_bound(pods):
             # Edited before any of its pods ran: the new spec counts.
             await self._writer.delete_run(run)
             attempt.taken_back = run.meta.uid
@@ -177,7 +188,7 @@ class RunFollower:
         return phases.Placement(run, workload, cards, pods, default_strategy=strategy)
 
     def _warn_of_edit(self, workload: Workload, run: Run) -> None:
-        if workload.meta.generation > run.generation > 0:
+        if runs.is_outdated(run, workload):
             note = "spec change ignored: already scheduled. Delete and re-create to apply"
             self._writer.record_event(workload, "Warning", "SpecChangedWhileScheduled", note, action="Scheduling")
 
@@ -232,7 +243,11 @@ class RunFollower:
     # --- the end of a run -------------------------------------------------------------------------------
 
     async def _finish_run(self, workload: Workload, run: Run, ended: core.Condition) -> Result:
-        if workload.status.phase == Phase.FAILED and run.generation < workload.meta.generation:
+        if (
+            workload.status.phase == Phase.FAILED
+            and not workload.finished
+            and run.generation < workload.meta.generation
+        ):
             # Failed and edited since: delete the run, so that the workload can start again.
             await self._writer.delete_run(run)
             return "done"

@@ -13,7 +13,7 @@ from kgwe.apps.scheduler.workloads.placement_attempts import AttemptLimits
 from kgwe.cluster.workload.manifests import run_metadata
 from kgwe.kube.api import timestamp
 from kgwe.model.units import backoff
-from kgwe.model.units.phrasing import counted, end_sentence
+from kgwe.model.units.phrasing import end_sentence, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,7 @@ class Setbacks:
         if limit := self._limits.exhaust(workload.meta.uid, attempt.refusals):
             again_s = placement_attempts.PAUSE_S
             last = f"{reason}: {end_sentence(message)}"
-            message = f"{counted(limit, 'attempt')} in a row failed, last: {last} Change its spec or the nodes"
+            message = f"{format_count(limit, 'attempt')} in a row failed, last: {last} Change its spec or the nodes"
             reason, attempt.refusals = placement_attempts.EXHAUSTED, 0
         attempt.retry_at = self._clock() + again_s
         if again_s:
@@ -82,7 +82,7 @@ class Setbacks:
         retries = phases.retry_count(workload)
         if retries >= workload.max_retries:
             await self.give_up(
-                workload, "MaxRetriesExceeded", f"failed after {counted(retries, 'retry', 'retries')}: {error}"
+                workload, "MaxRetriesExceeded", f"failed after {format_count(retries, 'retry', 'retries')}: {error}"
             )
             return False
         delay_s = backoff.delay_s(workload.backoff_s, retries, self._rng.random())

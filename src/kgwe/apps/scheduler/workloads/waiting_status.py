@@ -86,4 +86,4 @@ class WaitingNotices:
         eta = self._planner.estimate_of(workload.meta.uid)
         if eta is None or eta.p50_s is None or eta.p90_s is None:
             return None
-        return timestamp.of(eta.p50_s), timestamp.of(eta.p90_s)
+        return timestamp.format_time(eta.p50_s), timestamp.format_time(eta.p90_s)

@@ -10,8 +10,9 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kgwe.cluster.suspension import marks
 from kgwe.cluster.workload import metadata_keys
-from kgwe.cluster.workload.conditions import COMPLETE, DEGRADED, FAILED, RUNNING, SCHEDULED, SUCCEEDED
+from kgwe.cluster.workload.conditions import COMPLETE, DEGRADED, FAILED, RUNNING, SCHEDULED, SUCCEEDED, SUSPENDED
 from kgwe.cluster.workload.workload import NO_DETAILS, Placed, Status
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.api.meta import Condition
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 _MESSAGE_CHARS = 1024
 # Nodes and UUIDs that a status lists: an object has room for 1.5 MiB, and every write carries all of it.
 _MOST_LISTED = 512
+
+#: reason of the condition Suspended of a workload that has ended
+ALREADY_FINISHED = "AlreadyFinished"
 
 Verdict = tuple[bool, str, str]
 """(status, reason, message) of one condition."""
@@ -58,10 +62,34 @@ def retrying_status(workload: Workload, attempt: int, message: str, now: str) ->
     return _with_conditions(workload, status, workload.meta.generation, now, {SCHEDULED: verdict})
 
 
+def suspended_status(workload: Workload, now: str) -> Status:
+    """The workload is suspended: it holds nothing and does not wait. Errors before do not count when it is resumed."""
+    reason, message = marks.describe_suspension(workload.kind.resource, workload.meta)
+    status = Status(phase=Phase.PENDING, message=_shorten(message))
+    verdicts = {SCHEDULED: (False, reason, message), SUSPENDED: (True, reason, message)}
+    return _with_conditions(workload, status, workload.meta.generation, now, verdicts)
+
+
+def ended_status(workload: Workload, now: str) -> Status:
+    """The status of a workload that has ended, with the note that `suspend` changes nothing, or without it."""
+    status = workload.status
+    if status.phase == Phase.FAILED and not status.spec_hash:
+        status = replace(status, spec_hash=workload.hash_spec())
+    kept = tuple(each for each in status.conditions if each.type != SUSPENDED)
+    if not (note := _unsuspended_condition(workload, status.phase)):
+        return replace(status, conditions=kept)
+    (found,) = _with_conditions(workload, status, workload.meta.generation, now, note).conditions
+    return replace(status, conditions=(*kept, found))
+
+
 def failed_status(workload: Workload, reason: str, message: str, now: str) -> Status:
     """The workload failed before it had a Job."""
     status = Status(
-        phase=Phase.FAILED, message=_shorten(message), retry_count=retry_count(workload), completion_time=now
+        phase=Phase.FAILED,
+        message=_shorten(message),
+        retry_count=retry_count(workload),
+        completion_time=now,
+        spec_hash=workload.hash_spec(),
     )
     verdict = (False, reason, message)
     verdicts = {SCHEDULED: verdict, SUCCEEDED: verdict, FAILED: (True, reason, message)}
@@ -95,11 +123,13 @@ def finished_status(workload: Workload, placed: Placement, run: Run, ended: core
         COMPLETE if success else FAILED: (True, reason, message),
     }
     phase = Phase.SUCCEEDED if success else Phase.FAILED
+    verdicts |= _unsuspended_condition(workload, phase)
     status = _with_job(workload, placed, now, phase=phase, message=message, verdicts=verdicts)
     return replace(
         status,
         start_time=workload.status.start_time or run.start_time,
         completion_time=run.completion_time or ended.lastTransitionTime or now,
+        spec_hash="" if success else run.spec_hash,
     )
 
 
@@ -194,6 +224,12 @@ def _with_conditions(
 
 def _degraded_condition(trouble: Trouble | None) -> dict[str, Verdict]:
     return {} if trouble is None else {DEGRADED: (True, *trouble)}
+
+
+def _unsuspended_condition(workload: Workload, phase: str) -> dict[str, Verdict]:
+    """The note that `suspend` of a workload that has ended changes nothing."""
+    words = f"the workload has {phase.lower()}: spec.suspend has no effect. It holds no GPUs"
+    return {SUSPENDED: (False, ALREADY_FINISHED, words)} if workload.suspend else {}
 
 
 def _shorten(message: str) -> str:

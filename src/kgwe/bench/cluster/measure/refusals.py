@@ -72,7 +72,7 @@ class Verdict:
             self.at = now
             self.words = f"{change.object.reportingController}: {change.object.note}"
 
-    async def spoken(self) -> bool:
+    async def is_known(self) -> bool:
         if self._task is not None and self._task.done():
             self._task.result()  # The watch failed: raise its error instead of waiting.
         return self.at is not None

@@ -43,7 +43,7 @@ class Sightings:
         return {
             pod.metadata.name: pod.spec.nodeName
             for pod in self._pods.store.values()
-            if pod.metadata.name.startswith(f"{prefix}-") and _runs(pod) and pod.spec.nodeName not in self._lost
+            if pod.metadata.name.startswith(f"{prefix}-") and _is_running(pod) and pod.spec.nodeName not in self._lost
         }
 
     def running_at(self, prefix: str) -> float:
@@ -67,7 +67,7 @@ class Sightings:
         name, now = pod.metadata.name, time.time()
         if pod.spec.nodeName:
             self._bound.setdefault(name, now)
-        if _runs(pod):
+        if _is_running(pod):
             self._running.setdefault(name, now)
 
     def _on_node(self, change: Change[core.Node]) -> None:
@@ -80,5 +80,5 @@ class Sightings:
             self._lost.setdefault(node.metadata.name, time.time())
 
 
-def _runs(pod: core.Pod) -> bool:
+def _is_running(pod: core.Pod) -> bool:
     return pod.status.phase == "Running" and pod.metadata.deletionTimestamp is None

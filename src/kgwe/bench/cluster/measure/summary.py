@@ -44,24 +44,24 @@ _ERRORS: Final = ("unbound", "doubled", "oversubscribed")
 
 def build_metrics(rounds: Sequence[Mapping[Phase, PhaseResult]], *, wall_s: float) -> dict[str, Any]:
     """Return the metrics of a report. KGWE's numbers have plain names, the baselines' a prefix."""
-    medians = {phase: _median([each[phase] for each in rounds]) for phase in rounds[0]}
+    medians = {phase: _find_median([each[phase] for each in rounds]) for phase in rounds[0]}
     metrics: dict[str, Any] = {}
     for phase in (Phase.KGWE, Phase.KUBE_SCHEDULER, Phase.GATE, Phase.NULL):
         if phase in medians:
-            metrics |= {f"{_PREFIX[phase]}{name}": value for name, value in _numbers(medians[phase])}
+            metrics |= {f"{_PREFIX[phase]}{name}": value for name, value in _select_numbers(medians[phase])}
     if mine := medians.get(Phase.KGWE):
         metrics["rss_mb"] = mine["rss_mb"].get(scheduler.NAME)
         metrics["rss_peak_mb"] = mine.get("rss_peak_mb")
         metrics["cpu_s"] = mine["cpu_s"].get(scheduler.NAME)
         metrics["verdict"] = rounds[-1][Phase.KGWE].verdict or None
         metrics |= _partial_gangs(rounds)
-    metrics |= _ratios(rounds)
+    metrics |= _compare_rounds(rounds)
     metrics |= _relative_to_null(rounds)
     metrics |= {key: sum(getattr(result, key) for result in _select_all(rounds)) for key in _ERRORS}
     metrics["wall_s"] = round(wall_s, 1)
     metrics["phases"] = {str(phase): numbers for phase, numbers in medians.items()}
     if len(rounds) > 1:
-        metrics["rounds"] = {str(phase): [_headline(each[phase]) for each in rounds] for phase in rounds[0]}
+        metrics["rounds"] = {str(phase): [_pick_headline(each[phase]) for each in rounds] for phase in rounds[0]}
     return {name: value for name, value in metrics.items() if value is not None}
 
 
@@ -71,7 +71,7 @@ def is_correct(metrics: Mapping[str, Any], *, fits_all: bool) -> bool:
     return not any([*wrong, metrics["unbound"] if fits_all else 0])
 
 
-def _numbers(median: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _select_numbers(median: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, name in _NUMBERS.items():
         if key in median:
             yield name, median[key]
@@ -85,7 +85,7 @@ def _partial_gangs(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> dict[str, i
     return {"partial_gangs": sum(found)} if found else {}
 
 
-def _ratios(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> dict[str, float]:
+def _compare_rounds(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> dict[str, float]:
     """Return the speed of KGWE relative to each baseline, and the CPU saved compared with kube-scheduler alone."""
     found = {}
     for name, baseline, key in (
@@ -118,7 +118,7 @@ def _relative_to_null(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> dict[str
     return found
 
 
-def _headline(result: PhaseResult) -> float | None:
+def _pick_headline(result: PhaseResult) -> float | None:
     """Return the number that measures the speed of a phase."""
     return next((each for each in (result.first_decision_s, result.verdict_s, result.per_s) if each is not None), None)
 
@@ -128,7 +128,7 @@ def _select_all(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> Iterator[Phase
         yield from each.values()
 
 
-def _median(results: Sequence[PhaseResult]) -> dict[str, Any]:
+def _find_median(results: Sequence[PhaseResult]) -> dict[str, Any]:
     return _merge([msgspec.to_builtins(result) for result in results])
 
 

@@ -80,6 +80,7 @@ def build_run(
             metadata_keys.DETAILS_ANNOTATION: plan_details.encode_details(plan_details.describe_plan(plan)),
             metadata_keys.AMOUNTS_ANNOTATION: plan_details.encode_amounts(wanted),
             metadata_keys.GENERATION_ANNOTATION: str(workload.meta.generation),
+            metadata_keys.SPEC_HASH_ANNOTATION: workload.hash_spec(),
             "gpu.warp.dev/created-by": metadata_keys.CONTROLLER_NAME,
         },
         "ownerReferences": [run_metadata.owner_reference(workload)],

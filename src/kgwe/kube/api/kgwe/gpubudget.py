@@ -13,7 +13,7 @@ from kgwe.kube.api.schema import (
     Rule,
     Timestamp,
     about,
-    matching,
+    match_pattern,
 )
 
 
@@ -81,7 +81,7 @@ class GPUBudgetSpec(ApiStruct, frozen=True):
         about(
             "ISO 4217 code of the currency of the limit.",
             max_length=3,
-            rules=(matching("[A-Z]{3}", "currency is a three-letter ISO 4217 code such as USD or EUR"),),
+            rules=(match_pattern("[A-Z]{3}", "currency is a three-letter ISO 4217 code such as USD or EUR"),),
         ),
     ] = "USD"
     period: Annotated[str, about("Length of the period after which the limit starts again.", enum=Period)] = (
@@ -93,7 +93,9 @@ class GPUBudgetSpec(ApiStruct, frozen=True):
             "IANA name of the time zone in which periods begin.",
             max_length=64,
             rules=(
-                matching("[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*", "timeZone is an IANA name such as UTC or Europe/Berlin"),
+                match_pattern(
+                    "[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*", "timeZone is an IANA name such as UTC or Europe/Berlin"
+                ),
             ),
         ),
     ] = "UTC"

@@ -17,7 +17,7 @@ from kgwe.kube.api.schema import (
     Rule,
     Timestamp,
     about,
-    matching,
+    match_pattern,
 )
 from kgwe.model.gpu.catalog import Architecture
 from kgwe.model.gpu.mig import Phase
@@ -39,7 +39,9 @@ class Source(enum.StrEnum):
 HealthState = health.HealthState
 
 
-_PLACE = matching("[1-9]g\\.[0-9]+gb([+-][a-z.]+)?@[0-9]+", "an instance is a profile and where it starts: 3g.40gb@4")
+_PLACE = match_pattern(
+    "[1-9]g\\.[0-9]+gb([+-][a-z.]+)?@[0-9]+", "an instance is a profile and where it starts: 3g.40gb@4"
+)
 
 
 class MIGLayout(ApiStruct, frozen=True):

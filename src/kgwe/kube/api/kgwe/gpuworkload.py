@@ -4,10 +4,10 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
 from kgwe.kube.api.kgwe.gpu_requirements import GPURequirements
-from kgwe.kube.api.kgwe.gpuworkload_status import DEGRADED_REASON, GPUWorkloadStatus
+from kgwe.kube.api.kgwe.gpuworkload_status import DEGRADED_REASON, SUSPENDED, GPUWorkloadStatus
 from kgwe.kube.api.kgwe.podtemplate import POD_TEMPLATE
 from kgwe.kube.api.kgwe.schedulerconfig import DEVICE_MODES
-from kgwe.kube.api.schema import AGE, ApiStruct, Column, CustomObject, Definition, Rule, about, matching
+from kgwe.kube.api.schema import AGE, ApiStruct, Column, CustomObject, Definition, Rule, about, match_pattern
 from kgwe.model.units.limits import MAX_GPUS_PER_NODE
 
 # Names end up in labels, Job names and host names, all of which stop at a DNS label.
@@ -32,6 +32,12 @@ SPOT_POLICY = about(
     " keeps preferredLevel. It is at the same level or a lower one, or it has at least half the bandwidth. Left out:"
     " Allow for work that is preemptible or costOptimized, else Avoid.",
     enum=SpotPolicy,
+)
+
+SUSPEND = about(
+    "Whether it is suspended. Suspended, its pods are stopped, it holds no GPUs, and it does not wait in the queue. Set"
+    " back to false, it waits in the queue with the time of its creation, and starts from the beginning. A workload"
+    " that has succeeded or failed is not changed."
 )
 
 
@@ -79,7 +85,7 @@ class RetryPolicy(ApiStruct, frozen=True):
     ] = 30
 
 
-STRATEGY_NAME = matching(
+STRATEGY_NAME = match_pattern(
     "[a-zA-Z][a-zA-Z0-9]*",
     "schedulingStrategy is the name of a strategy, letters and digits only: score, pack, spread, leastLoaded, random,"
     " costOptimized, mixfit or one that your administrator installed",
@@ -186,6 +192,7 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
     ] = 0
     preemptible: Annotated[bool, about("Whether workloads of higher priority may stop this one.")] = False
     spotPolicy: Annotated[str, SPOT_POLICY] = ""
+    suspend: Annotated[bool, SUSPEND] = False
     recoveryPolicy: Annotated[
         str,
         about(
@@ -244,6 +251,7 @@ class GPUWorkload(CustomObject, frozen=True):
             Column("Node", ".status.nodeSummary"),
             AGE,
             Column("Degraded", DEGRADED_REASON),
+            Column("Suspended", SUSPENDED),
             Column("Type", ".spec.workloadType", priority=1),
             Column("MIG", ".spec.gpuRequirements.mig.profile", priority=1),
             Column("Share", ".spec.gpuRequirements.share", "number", priority=1),

@@ -7,6 +7,9 @@ from kgwe.kube.api.schema import ApiStruct, Conditions, Timestamp, about
 
 #: JSON path, for both kinds: why a running workload is degraded; empty if it is not
 DEGRADED_REASON = ".status.conditions[?(@.type=='Degraded')].reason"
+#: JSON path, for both kinds: True while it is suspended
+SUSPENDED = ".status.conditions[?(@.type=='Suspended')].status"
+SPEC_HASH = about("Of a failed workload: a hash of its spec without suspend.", max_length=64)
 
 
 class Phase(StrEnum):
@@ -91,4 +94,5 @@ class GPUWorkloadStatus(ApiStruct, frozen=True):
     startTime: Annotated[Timestamp | None, about("When its pods began to run.")] = None
     completionTime: Annotated[Timestamp | None, about("When it succeeded or failed.")] = None
     observedGeneration: Annotated[int, about("The metadata.generation this status is about.", ge=0)] = 0
+    specHash: Annotated[str, SPEC_HASH] = ""
     conditions: Conditions = ()

@@ -3,8 +3,8 @@
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from kgwe.kube.api.kgwe.gpuworkload import NAME_IS_A_LABEL, SPOT_POLICY, RetryPolicy
-from kgwe.kube.api.kgwe.gpuworkload_status import DEGRADED_REASON, Phase
+from kgwe.kube.api.kgwe.gpuworkload import NAME_IS_A_LABEL, SPOT_POLICY, SUSPEND, RetryPolicy
+from kgwe.kube.api.kgwe.gpuworkload_status import DEGRADED_REASON, SPEC_HASH, SUSPENDED, Phase
 from kgwe.kube.api.schema import AGE, ApiStruct, Column, Conditions, CustomObject, Definition, Timestamp, about
 
 
@@ -32,6 +32,7 @@ class WarpGPUWorkloadSpec(ApiStruct, frozen=True):
         ),
     ] = "leastLoaded"
     spotPolicy: Annotated[str, SPOT_POLICY] = ""
+    suspend: Annotated[bool, SUSPEND] = False
     retryPolicy: Annotated[RetryPolicy, about("Retries after errors.")] = RetryPolicy()
 
 
@@ -47,6 +48,7 @@ class WarpGPUWorkloadStatus(ApiStruct, frozen=True):
     startTime: Annotated[Timestamp | None, about("When its pod began to run.")] = None
     completionTime: Annotated[Timestamp | None, about("When it succeeded or failed.")] = None
     observedGeneration: Annotated[int, about("The metadata.generation this status is about.", ge=0)] = 0
+    specHash: Annotated[str, SPEC_HASH] = ""
     conditions: Conditions = ()
 
 
@@ -67,6 +69,7 @@ class WarpGPUWorkload(CustomObject, frozen=True):
             Column("Node", ".status.assignedNode"),
             AGE,
             Column("Degraded", DEGRADED_REASON),
+            Column("Suspended", SUSPENDED),
             Column("Message", ".status.message", priority=1),
         ),
     )

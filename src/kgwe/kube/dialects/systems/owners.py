@@ -177,7 +177,7 @@ def _read_training_job(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     index = values.read_index(pod, (_TRAINING + "replica-index",))
     if key.name != name:
         return Membership(key, TRAINING.name, Size(1, 1), role=_LAUNCHER, index=index)
-    left = {role: count - found.status.succeeded(role) for role, count in found.spec.replicas.items()}
+    left = {role: count - found.status.count_succeeded(role) for role, count in found.spec.replicas.items()}
     counts = {role: count for role, count in left.items() if count > 0}
     if _launches_later(found):
         counts.pop(_LAUNCHER, None)

@@ -63,7 +63,7 @@ def _read_levels(topology: gangs.NetworkTopology | None, groups: Groups, source:
 
 
 def _tier_named(name: str, groups: Groups, source: str) -> str:
-    tiers = {node.spec.tier for node in groups.all(kinds.HYPER_NODE) if node.spec.tierName == name}
+    tiers = {node.spec.tier for node in groups.list_objects(kinds.HYPER_NODE) if node.spec.tierName == name}
     if len(tiers) > 1:
         raise Unreadable(f"{source}: HyperNodes of tiers {sorted(tiers)} share the tierName {name!r}: rename one tier")
     return groups.levels.find_tier(tiers.pop(), source) if tiers else groups.levels.find_level(name, source)

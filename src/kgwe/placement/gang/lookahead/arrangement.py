@@ -152,7 +152,7 @@ class Arrangement:
     def _find_place(self, gang: GangDemand, split: Split, *, noise: float) -> Parts | None:
         """The tightest leaf; or the fewest leaves of a domain of the first level that has one with room."""
         room = self._room[gang.kind]
-        if max(room) >= gang.pods:
+        if max(room, default=0) >= gang.pods:
             return ((self._choose_leaf(gang, noise), gang.pods),)
         if gang.one_leaf:
             return None

@@ -26,7 +26,7 @@ class BestFit:
 
     def place_gang(self, capacity: FreeCapacity, gang: GangDemand) -> Parts | None:
         room = capacity.room[gang.kind]
-        if max(room) >= gang.pods:
+        if max(room, default=0) >= gang.pods:
             return ((room.index(min([each for each in room if each >= gang.pods])), gang.pods),)
         chosen = None if gang.one_leaf else self._choose_leaves(room, gang)
         return _fill_nodes(capacity, gang, chosen) if chosen else None

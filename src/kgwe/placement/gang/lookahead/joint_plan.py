@@ -106,7 +106,7 @@ def _simulate_turns(
     for gang, parts in zip(gangs, intended, strict=True):
         room = trial.room[gang.kind]
         # A gang that fits one leaf is not split over several.
-        is_needless = parts is not None and len(parts) > 1 and max(room) >= gang.pods
+        is_needless = parts is not None and len(parts) > 1 and max(room, default=0) >= gang.pods
         if parts is None or is_needless or any(room[leaf] < pods for leaf, pods in parts):
             parts = rule(trial, gang)  # noqa: PLW2901 -- replaces the intended place
         if parts is not None:

@@ -192,7 +192,7 @@ def count_least_leaves(capacity: FreeCapacity, following: Sequence[GangDemand]) 
 def place_gang(capacity: FreeCapacity, demand: GangDemand) -> Parts | None:
     """The tightest leaf; or the fewest leaves of a domain, with the least room left over. None: no room."""
     room = capacity.room[demand.kind]
-    if max(room) >= demand.pods:
+    if max(room, default=0) >= demand.pods:
         tightest = min([each for each in room if each >= demand.pods])
         return ((room.index(tightest), demand.pods),)
     return None if demand.one_leaf else _split_over_fewest(room, demand)

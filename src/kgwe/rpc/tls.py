@@ -1,4 +1,4 @@
-"""Certificates of the agent and its clients, from files that are replaced while it runs.
+"""Certificates of gRPC servers and clients, from files that are replaced while the process runs.
 
 Both sides present one, signed by the authority that the other trusts. cert-manager or a Secret's volume replaces the
 files. Each handshake checks for changes; a pair that does not match yet (a key without its new certificate) is
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 import grpc
 import structlog
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: DNS name in the certificates of all agents, besides the name of the node
-AGENT_NAME: Final = "kgwe-agent"
 _LOOPBACK = ("127.", "[::1]", "::1", "localhost")
 
 

@@ -1,0 +1,1 @@
+"""The optimizer: history of workloads, predictions over gRPC, and the waste detector."""

@@ -1,0 +1,1 @@
+"""Benchmarks of forecasts: run times and demand, on recorded data."""

@@ -1,0 +1,1 @@
+"""Benchmarks of what is forecast about workloads: interference, class and placement hints."""

@@ -1,0 +1,1 @@
+"""Benchmarks of forecasts: run times, demand and estimated starts."""

@@ -1,0 +1,1 @@
+"""Benchmarks of the optimizer on a local cluster. Imported by `kgwe.cli.bench` only."""

@@ -1,0 +1,1 @@
+"""Forecasts of demand: GPUs in use or submitted, some steps ahead, with intervals."""

@@ -1,0 +1,1 @@
+"""A real Prometheus beside a local cluster: its binary, its configuration and its process."""

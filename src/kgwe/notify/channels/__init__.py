@@ -1,0 +1,1 @@
+"""Channels: each sends one notification in one format. `kgwe.notify.notifier` retries."""

@@ -1,0 +1,77 @@
+"""Brings the schema of a database to the revision of this program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+from kgwe import errors
+from kgwe.store.schema import METADATA, VERSION_TABLE
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from kgwe.store.address import Address
+
+_SCRIPTS: Final = Path(__file__).parent / "migrations"
+
+
+def migrate(connection: Connection, address: Address) -> None:
+    """Upgrade the schema in the transaction of the connection; refuse a database that a newer program wrote."""
+    current = read_revision(connection, address)
+    config = _make_config()
+    scripts = ScriptDirectory.from_config(config)
+    head = scripts.get_current_head()
+    if current == head:
+        return
+    known = {script.revision for script in scripts.walk_revisions()}
+    if current is not None and current not in known:
+        raise _newer(address, current)
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def check_revision(connection: Connection, address: Address) -> None:
+    """Refuse to read a schema that is not the one of this program. A reader never migrates."""
+    current = read_revision(connection, address)
+    scripts = ScriptDirectory.from_config(_make_config())
+    if current == scripts.get_current_head():
+        return
+    if current is None or current in {script.revision for script in scripts.walk_revisions()}:
+        raise errors.Transient(
+            f"the store {address} has no history of this version yet: start `kgwe optimizer`, which creates it"
+        )
+    raise _newer(address, current)
+
+
+def read_revision(connection: Connection, address: Address) -> str | None:
+    """Return the revision of the schema; None for an empty database. Refuse the database of another program."""
+    names = set(sa.inspect(connection).get_table_names())
+    if VERSION_TABLE in names:
+        revision = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608 -- a constant
+        return None if revision is None else str(revision)
+    foreign = names if address.path else names & set(METADATA.tables)
+    if foreign:
+        raise errors.Permanent(
+            f"{address} belongs to another program (tables {', '.join(sorted(foreign)[:3])}): name another database"
+        )
+    return None
+
+
+def _newer(address: Address, revision: str) -> errors.Permanent:
+    return errors.Permanent(
+        f"a newer version of KGWE wrote the store {address} (schema {revision}):"
+        " start that version, or name another store"
+    )
+
+
+def _make_config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config

@@ -1,0 +1,1 @@
+"""Migrations of the history's schema: an alembic environment that needs no ini file."""

@@ -1,0 +1,96 @@
+"""Telemetry that clients push: bounded, checked, and never lost silently."""
+
+import asyncio
+import math
+
+import pytest
+
+from kgwe import errors
+from kgwe.apps.optimizer.inbox import TelemetryInbox, read_samples
+from kgwe.metrics.fields import Field
+from kgwe.proto import optimizer_pb2 as pb
+from kgwe.rpc.server import Exhausted
+
+NOW_S = 1_800_000_000.0
+
+
+class Sink:
+    def __init__(self):
+        self.taken = []
+
+    def push(self, scrape, at_s):
+        self.taken.append((scrape, at_s))
+
+
+def _message(**changes):
+    sample = pb.DeviceSample(uuid="GPU-1", namespace="ml", pod="train-0", activity=0.5, memory_used_mib=100)
+    return pb.Telemetry(**{"node": "n1", "at_s": NOW_S, "devices": [sample], **changes})
+
+
+async def _send(inbox, *messages):
+    async def stream():
+        for each in messages:
+            yield each
+
+    task = asyncio.create_task(inbox.run())
+    try:
+        return await inbox.receive(stream())
+    finally:
+        await asyncio.sleep(0)
+        task.cancel()
+
+
+async def test_samples_reach_the_sink():
+    sink = Sink()
+    inbox = TelemetryInbox(sink, size=10, now=lambda: NOW_S)
+    reply = await _send(inbox, _message(), _message(at_s=NOW_S - 15))
+    assert (reply.accepted, dict(reply.rejected)) == (2, {})
+    (scrape, at_s), _ = sink.taken
+    assert at_s == NOW_S
+    assert scrape.devices[0].key.pod == ("ml", "train-0")
+    assert scrape.values[0, Field.ENGINE] == 0.5
+    assert math.isnan(scrape.values[0, Field.POWER])
+
+
+async def test_bad_messages_are_counted_and_the_rest_is_taken():
+    inbox = TelemetryInbox(Sink(), size=10, now=lambda: NOW_S)
+    bad = [_message(node=""), _message(at_s=math.nan), _message(at_s=-1), _message(at_s=NOW_S + 3600)]
+    reply = await _send(inbox, *bad, _message())
+    assert reply.accepted == 1
+    assert dict(reply.rejected) == {"malformed": 3, "out_of_order": 1}
+
+
+def test_bad_values_are_unknown_and_counted():
+    samples = [
+        pb.DeviceSample(uuid="GPU-1", activity=math.nan),
+        pb.DeviceSample(uuid="GPU-2", activity=-1),
+        pb.DeviceSample(uuid="GPU-3", power_w=1e9, activity=0.25),
+        pb.DeviceSample(uuid="GPU-3", activity=0.5),
+        pb.DeviceSample(),
+    ]
+    scrape = read_samples(_message(devices=samples))
+    assert scrape.rejected["negative"] == 1
+    assert scrape.rejected["out_of_range"] == 1
+    assert scrape.rejected["duplicate"] == 1
+    assert scrape.rejected["malformed"] == 1
+    assert scrape.values[2, Field.ENGINE] == 0.25
+    assert math.isnan(scrape.values[2, Field.POWER])
+
+
+async def test_a_client_that_stalls_is_ended_and_others_are_served():
+    inbox = TelemetryInbox(Sink(), size=10, now=lambda: NOW_S, silence_s=0.01)
+
+    async def stall():
+        yield _message()
+        await asyncio.Event().wait()
+
+    stalled = asyncio.create_task(inbox.receive(stall()))
+    assert (await _send(inbox, _message())).accepted == 1
+    with pytest.raises(Exhausted, match="no telemetry"):
+        await stalled
+
+
+async def test_nothing_is_taken_where_usage_comes_from_prometheus():
+    inbox = TelemetryInbox(None, size=10, now=lambda: NOW_S)
+    with pytest.raises(errors.Permanent, match="Prometheus"):
+        await _send(inbox, _message())
