@@ -56,7 +56,7 @@ def test_the_second_half_does_not_change_a_limit(tmp_path: Path):
 
     limits = [rightsize.recommend_limits([history.split()[0] for history in each]) for each in (quiet, loud)]
 
-    assert np.array_equal(*limits)
+    assert np.array_equal(limits[0], limits[1])
     assert rightsize.judge(limits[1], [each.split()[1] for each in loud]).violated_share == 1
 
 
