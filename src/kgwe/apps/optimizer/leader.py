@@ -24,6 +24,7 @@ from kgwe.apps.optimizer.placement_hints import PlacementHints
 from kgwe.apps.optimizer.run_times import HISTORY_S
 from kgwe.apps.optimizer.service import OptimizerService
 from kgwe.apps.optimizer.training import ModelRegistry, train_apart
+from kgwe.apps.optimizer.waste.allocations import AllocationReader
 from kgwe.apps.optimizer.waste.detector import Assessment, WasteDetector
 from kgwe.apps.optimizer.waste.feasibility import Feasibility
 from kgwe.apps.optimizer.waste.needs import HistoryNeeds
@@ -135,7 +136,7 @@ class OptimizerLeader:
             VerifyRules(settings.waste_interval_seconds, settings.verify_after_seconds),
             prices=Prices(settings.prices, settings.spot_prices),
             list_pods=lambda: self._tracker.pods,
-            is_spot=self._cluster.is_spot,
+            find_allocation=AllocationReader(lambda: self._cluster.view.fleet).find,
             record=events.record if settings.report_findings else lambda _: None,
         )
 
@@ -307,12 +308,12 @@ class OptimizerLeader:
 
     async def _judge(self) -> None:
         started = time.perf_counter()
-        self._assessment = await self._detector.assess(time.time())
+        assessment = await self._detector.assess(time.time())
         self._metrics.judge_seconds.observe(time.perf_counter() - started)
-        self._metrics.show_assessment(self._assessment)
-        assessment = self._assessment
-        # Before the reports, which take time: pods that follow the advice meanwhile must be known.
+        # First of all: advice can be followed as soon as it is visible, and must be remembered by then.
         await self._repeat_once("verify", lambda: self._verifier.verify(assessment))
+        self._assessment = assessment
+        self._metrics.show_assessment(assessment)
         self._metrics.show_savings(self._verifier.entries)
         if (reporter := self._reporter) is not None:
             await self._repeat_once("report", lambda: reporter.report(assessment))
