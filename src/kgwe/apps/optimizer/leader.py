@@ -86,7 +86,7 @@ class OptimizerLeader:
         self._cluster = cluster
         self._tracker = tracker
         self._metrics = metrics
-        self._store = StoreThread(lambda: HistoryStore.open(settings.store))
+        self._store = StoreThread(lambda: HistoryStore.open(settings.store), on_loss=metrics.store_losses.inc)
         self._recorder = HistoryRecorder(tracker, PeakTracker(), self._store)
         self._source = sources.make_source(settings, cluster, self._take_minute)
         self._embedded = self._source if isinstance(self._source, EmbeddedSource) else None

@@ -2,8 +2,8 @@
 
     wasteful workloads → use is metered → advice → all of it is followed at once → use is metered again
 
-The promise is the sum of the recommendations' savings. The meter has no part in them: it reads from the API which
-pod holds which devices of which node, every few seconds, at prices of whole nodes.
+The promise is the sum of the recommendations' savings. The meter has no part in them: it reads which pod holds
+which devices of which node, every few seconds, at prices of whole nodes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx2
 import yaml
 
 from kgwe import errors
@@ -88,8 +89,11 @@ async def _measure(cluster: LocalCluster, options: Options, step: Step) -> dict[
         await asyncio.to_thread(install.start_scheduler, cluster)
         trial = Trial(client, step, options.timeout_s)
         await trial.create(workloads)
-        meter = AllocationMeter(client, NAMESPACE, _NODE_PRICES)
-        async with OptimizerClient(Access(address, deadline_s=5.0)) as optimizer:
+        async with (
+            httpx2.AsyncClient(trust_env=False) as web,
+            OptimizerClient(Access(address, deadline_s=5.0)) as optimizer,
+        ):
+            meter = AllocationMeter(client, web, f"{url}/metrics", NAMESPACE, _NODE_PRICES)
             return await _follow(trial, meter, optimizer, options)
 
 

@@ -1,5 +1,5 @@
-"""A meter that shares no code with the optimizer: the devices that pods hold on nodes, read from the API every few
-seconds, at the price of each node.
+"""A meter that shares no code with the optimizer: which pods hold which devices, read every few seconds, at the price
+of each node.
 
 A node's price is divided by its GPUs, a GPU by what the node makes of it: slices by their memory, shares by their
 number.
@@ -13,20 +13,25 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from prometheus_client import parser
+
 from kgwe.kube.api import resources
-from kgwe.model.devices import assignment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
+
+    import httpx2
 
     from kgwe.kube.api.core import Node
-    from kgwe.kube.api.kgwe.gpunode import GPUDevice, GPUNode, HeldDevices
+    from kgwe.kube.api.kgwe.gpunode import GPUDevice, GPUNode
     from kgwe.kube.client.client import KubeClient
 
 _STEP_S: Final = 2.0
 _HOUR_S: Final = 3600.0
 _TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 _REPLICAS_LABEL: Final = "nvidia.com/gpu.replicas"
+# A family that exporters have for every GPU, slice and share.
+_FAMILY: Final = "DCGM_FI_DEV_FB_USED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +55,24 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """A device that a pod holds."""
+
+    pod: str
+    """Its namespace and name."""
+    node: str
+    uuid: str
+    instance: str = ""
+    """GPU instance id of a slice; empty for a whole or shared GPU."""
+
+
+@dataclass(frozen=True, slots=True)
 class AllocationMeter:
-    """Meters a namespace. `prices`: instance type -> dollars per hour of a node."""
+    """Meters a namespace. `url` has the metrics of all GPUs; `prices`: instance type -> dollars per hour of a node."""
 
     client: KubeClient
+    web: httpx2.AsyncClient
+    url: str
     namespace: str
     prices: Mapping[str, float]
 
@@ -72,48 +91,52 @@ class AllocationMeter:
         return Bill(dollars * _HOUR_S / (last - started), len(pods), len(unmetered))
 
     async def _read(self) -> tuple[Reading, frozenset[str]]:
-        nodes = await self.client.list(resources.NODE)
-        gpu_nodes = await self.client.list(resources.GPU_NODE)
+        # Pods first: one that starts meanwhile is not missing.
         pods = await self.client.list(resources.POD, self.namespace)
         running = (each.metadata for each in pods if each.status.phase == "Running")
-        reading = read_allocations(nodes, gpu_nodes, self.namespace, self.prices)
-        return reading, frozenset(each.key for each in running if each.deletionTimestamp is None)
+        keys = frozenset(each.key for each in running if each.deletionTimestamp is None)
+        nodes = await self.client.list(resources.NODE)
+        gpu_nodes = await self.client.list(resources.GPU_NODE)
+        response = await self.web.get(self.url)
+        response.raise_for_status()
+        return price_holdings(nodes, gpu_nodes, read_holdings(response.text, self.namespace), self.prices), keys
 
 
-def read_allocations(
-    nodes: Iterable[Node], gpu_nodes: Iterable[GPUNode], namespace: str, prices: Mapping[str, float]
+def read_holdings(text: str, namespace: str) -> set[Held]:
+    """Return the devices of a namespace's pods that the metrics name."""
+    return {
+        Held(f"{namespace}/{labels['pod']}", labels["Hostname"], labels["UUID"], labels.get("GPU_I_ID", ""))
+        for family in parser.text_string_to_metric_families(text)
+        if family.name == _FAMILY
+        for labels in (sample.labels for sample in family.samples)
+        if labels.get("namespace") == namespace and labels.get("pod")
+    }
+
+
+def price_holdings(
+    nodes: Iterable[Node], gpu_nodes: Iterable[GPUNode], holdings: Iterable[Held], prices: Mapping[str, float]
 ) -> Reading:
-    """Return what the pods of a namespace hold and cost per hour."""
+    """Return what the devices cost per hour."""
     labels = {each.metadata.name: each.metadata.labels for each in nodes}
+    gpus = {each.metadata.name: {gpu.uuid: gpu for gpu in each.status.gpus} for each in gpu_nodes}
     costs: list[float] = []
     seen, unpriced = set[str](), set[str]()
-    for each in gpu_nodes:
-        mine = labels.get(each.metadata.name, {})
+    for held in holdings:
+        seen.add(held.pod)
+        mine, here = labels.get(held.node, {}), gpus.get(held.node, {})
         price = prices.get(mine.get(_TYPE_LABEL, ""))
-        for held in each.status.held:
-            if not held.pod.startswith(f"{namespace}/"):
-                continue
-            seen.add(held.pod)
-            parts = list(_list_parts(each, held, int(mine.get(_REPLICAS_LABEL, "1"))))
-            if price is None or not parts:
-                unpriced.add(held.pod)
-            else:
-                costs.append(price * math.fsum(parts) / len(each.status.gpus))
+        gpu = here.get(held.uuid)
+        part = _find_part(gpu, held.instance, int(mine.get(_REPLICAS_LABEL, "1"))) if gpu is not None else None
+        if price is None or part is None:
+            unpriced.add(held.pod)
+        else:
+            costs.append(price * part / len(here))
     return Reading(math.fsum(costs), frozenset(seen), frozenset(unpriced))
 
 
-def _list_parts(node: GPUNode, held: HeldDevices, replicas: int) -> Iterator[float]:
-    """Return the part of a GPU that each device of a pod is."""
-    gpus = {gpu.index: gpu for gpu in node.status.gpus}
-    if held.replicas:
-        yield held.replicas / replicas
-    else:
-        yield from (1.0 for number in assignment.DeviceSet(assignment.parse_mask(held.cards)).numbers if number in gpus)
-    for number, start in assignment.parse_slices(held.slices):
-        if (gpu := gpus.get(number)) is not None:
-            yield from _list_slices(gpu, start)
-
-
-def _list_slices(gpu: GPUDevice, start: int) -> Iterator[float]:
+def _find_part(gpu: GPUDevice, instance: str, replicas: int) -> float | None:
+    """Return the part of a GPU that a device is; None for a slice that the GPU does not have."""
+    if not instance:
+        return 1.0 / replicas
     whole = sum(each.memoryMiB for each in gpu.mig.instances)
-    yield from (each.memoryMiB / whole for each in gpu.mig.instances if each.start == start and whole)
+    return next((each.memoryMiB / whole for each in gpu.mig.instances if str(each.instanceID) == instance), None)
