@@ -32,6 +32,7 @@ from kgwe.apps.optimizer.waste.reporter import FindingReporter
 from kgwe.apps.optimizer.waste.savings import SavingsLedger
 from kgwe.apps.optimizer.waste.verifier import SavingsVerifier, VerifyRules
 from kgwe.cluster.suspension.suspender import Suspender
+from kgwe.forecast.domains import rate_domains
 from kgwe.forecast.runtime.training import Untrained
 from kgwe.forecast.waste.idle_policy import IdlePolicy
 from kgwe.forecast.waste.recommend import Prices
@@ -45,13 +46,14 @@ from kgwe.rpc.server import Service
 from kgwe.store.history import HistoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from kgwe.apps.optimizer.cluster_view import ClusterView
     from kgwe.apps.optimizer.history.runs import RunTracker
     from kgwe.apps.optimizer.metrics import Metrics
     from kgwe.apps.optimizer.run_times import RunTimeModel
     from kgwe.apps.optimizer.settings import Settings
+    from kgwe.forecast.domains import DomainHistory
     from kgwe.kube.client.client import KubeClient
     from kgwe.kube.client.events import EventRecorder
     from kgwe.model.usage.fingerprint import Fingerprint
@@ -111,6 +113,7 @@ class OptimizerLeader:
         self._models = ModelRegistry(self._store)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_loaded = False
+        self._domains: Mapping[str, DomainHistory] = {}
         self._stack: Any = None
         self.port = 0
 
@@ -164,7 +167,12 @@ class OptimizerLeader:
             self._tracker,
             Prices(self._settings.prices, self._settings.spot_prices),
             histories=self._needs.find_history,
-            hints=PlacementHints(lambda: self._cluster.view.fleet).find,
+            hints=PlacementHints(
+                lambda: self._cluster.view.fleet,
+                list_pods=lambda: self._tracker.pods.values(),
+                histories=self._needs.find_history,
+                domains=lambda: self._domains,
+            ).find,
             assessment=lambda: self._assessment,
             on_prediction=self._metrics.count_prediction,
         )
@@ -203,6 +211,7 @@ class OptimizerLeader:
             background.keep_running("telemetry", self._inbox.run),
             self._repeat("record", self._record, settings.record_seconds),
             self._repeat("needs", self._refresh_needs, _NEEDS_S),
+            self._repeat("domains", self._rate_domains, _NEEDS_S),
             self._repeat("judge", self._judge, settings.waste_interval_seconds),
             self._train_again(),
         )
@@ -305,6 +314,11 @@ class OptimizerLeader:
 
     async def _refresh_needs(self) -> None:
         await self._needs.refresh(facts.fingerprint.key for facts in self._tracker.pods.values())
+
+    async def _rate_domains(self) -> None:
+        now_s = time.time()
+        runs = await self._store.call(lambda store: store.load_runs(now_s - HISTORY_S))
+        self._domains = await asyncio.to_thread(rate_domains, runs, now_s)
 
     async def _judge(self) -> None:
         started = time.perf_counter()

@@ -100,6 +100,8 @@ class OptimizerService:
         if len(request.nodes) > _MAX_NODES:
             raise errors.Permanent(f"{len(request.nodes)} nodes in one request; the most is {_MAX_NODES}")
         workload = messages.decode_workload(request.workload, self._now())
+        with contextlib.suppress(errors.KgweError):
+            await self._load_histories([workload.make_fingerprint().key])
         return pb.PlacementReply(hints=self._forecasts.find_hints(workload, list(request.nodes)))
 
     async def IngestTelemetry(self, requests: AsyncIterator[pb.Telemetry], context: Any) -> pb.IngestReply:  # noqa: N802

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _MIN_METER_S: Final = 10.0
 # Dollars per hour of a node with eight GPUs, by instance type. The optimizer is told an eighth of it for each GPU.
-_NODE_PRICES: Final = {"hgx-a100": 27.2, "l40s": 14.96}
-_GPU_PRICES: Final = {A100: 3.4, L40S: 1.87}
+_NODE_PRICES: Final = {"hgx-a100": 27.2, "l40s": 16.32}
+_GPU_PRICES: Final = {A100: 3.4, L40S: 2.04}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
