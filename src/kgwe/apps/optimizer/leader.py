@@ -103,7 +103,9 @@ class OptimizerLeader:
         )
         self._feasibility = Feasibility(cluster.view)
         self._detector = self._make_detector(self._rules)
-        self._reporter = FindingReporter(client, events.record) if settings.report_findings else None
+        self._reporter = (
+            FindingReporter(client, events.record, lambda: tracker.pods) if settings.report_findings else None
+        )
         self._notifier = Notifier(settings.notifications)
         self._notices = OwnerNotices(cluster.view.state, self._notifier.notify, time.time)
         self._idle = self._make_idle_actions(client, events) if settings.enable_idle_actions else None
@@ -197,7 +199,7 @@ class OptimizerLeader:
         await self._seed_source()
         await self._repeat_once("history", self._load_history)
         if self._reporter is not None:
-            self._reporter.restore(self._cluster.pods.store.values())
+            self._reporter.restore(self._cluster.pods.store.values(), self._cluster.view.state.workloads.values())
         files = tls.parse_files(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
         service = Service(SERVICE, CALLS, self._make_service())
         self._stack = server.serving([service], settings.grpc_bind_address, files=files)
