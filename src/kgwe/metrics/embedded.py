@@ -4,8 +4,8 @@
                                                                     ↳ one window per finished minute → sink
 
 A failed scrape is a gap. No exporter delays another: rounds do not wait for scrapes that take long, exporters that
-failed have slots of their own, and large bodies are read in threads of their own. Times are those of the wall clock: after a jump forward there is a gap, after a jump backward
-the samples that are now in the future are forgotten.
+failed have slots of their own, and large bodies are read in threads of their own. Times are those of the wall clock:
+after a jump forward there is a gap, after a jump backward the samples that are now in the future are forgotten.
 """
 
 from __future__ import annotations

@@ -71,9 +71,7 @@ class TargetScraper:
         """Read a large body in a thread, which gives up when this is cancelled."""
         is_wanted = True
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                readers, self._reader.read, body, lambda: is_wanted
-            )
+            return await asyncio.get_running_loop().run_in_executor(readers, self._reader.read, body, lambda: is_wanted)
         finally:
             is_wanted = False
 

@@ -26,12 +26,12 @@ from kgwe.optimizerapi.client import Access, OptimizerClient
 from kgwe.optimizerapi.messages import encode_workload
 
 if TYPE_CHECKING:
-    from kgwe.kube.api.kgwe.gpuworkload_status import Optimization
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from tests.support.clusters.fork_server import ForkedProcess
 
+    from kgwe.kube.api.kgwe.gpuworkload_status import Optimization
     from kgwe.kube.client.client import KubeClient
     from kgwe.proto import optimizer_pb2 as pb
 

@@ -30,24 +30,31 @@ def machine(pool: str) -> tuple[Node, GPUNode]:
 
 @pytest.mark.parametrize(
     ("pool", "gpus", "slot", "dollars"),
-    [("a100", 4, None, 8.0), ("a100-small", 1, 3, 2.0 / 7), ("a100-medium", 1, 1, 1.0), ("l40s-shared", 1, None, 0.125)],
+    [
+        ("a100", 4, None, 8.0),
+        ("a100-small", 1, 3, 2.0 / 7),
+        ("a100-medium", 1, 1, 1.0),
+        ("l40s-shared", 1, None, 0.125),
+    ],
 )
 def test_a_device_costs_its_part_of_its_node(pool, gpus, slot, dollars):
     node, gpu_node = machine(pool)
     held = [
-        Held("bench/p", gpu_node.metadata.name, gpu.uuid, "" if slot is None else str(gpu.mig.instances[slot].instanceID))
+        Held(
+            "bench/p", gpu_node.metadata.name, gpu.uuid, "" if slot is None else str(gpu.mig.instances[slot].instanceID)
+        )
         for gpu in gpu_node.status.gpus[:gpus]
     ]
     found = price_holdings([node], [gpu_node], held, PRICES)
     assert found.dollars_per_hour == pytest.approx(dollars)
-    assert (found.pods, found.unpriced) == ({"bench/p"}, frozenset())
+    assert (found.pods, found.unpriced) == (frozenset({"bench/p"}), frozenset[str]())
 
 
 def test_a_pod_on_a_node_without_a_price_is_named():
     node, gpu_node = machine("a100")
     held = [Held("bench/p", gpu_node.metadata.name, gpu_node.status.gpus[0].uuid)]
     found = price_holdings([node], [gpu_node], held, {})
-    assert (found.dollars_per_hour, found.unpriced) == (0.0, {"bench/p"})
+    assert (found.dollars_per_hour, found.unpriced) == (0.0, frozenset({"bench/p"}))
 
 
 def test_a_slice_that_the_gpu_does_not_have_is_not_metered():

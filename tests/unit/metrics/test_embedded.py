@@ -270,12 +270,15 @@ async def test_a_body_that_is_too_large_is_a_failed_scrape():
 
 
 @contextlib.asynccontextmanager
-async def beside(app: Callable[..., object], **settings: float) -> AsyncIterator[tuple[EmbeddedSource, list[object]]]:
-    """An exporter that misbehaves, and a good one; with the requests to the good one."""
+async def beside(app: Callable[..., object], **settings: float) -> AsyncIterator[tuple[EmbeddedSource, asyncio.Event]]:
+    """An exporter that misbehaves, and a good one; with an event that is set when the good one was asked often."""
     asked: list[object] = []
+    often = asyncio.Event()
 
     def good(request: object) -> Reply:
         asked.append(request)
+        if len(asked) >= 5:
+            often.set()
         return Reply(200, b'DCGM_FI_DEV_FB_USED{UUID="GPU-1",Hostname="n1"} 5\n')
 
     async with (
@@ -284,7 +287,7 @@ async def beside(app: Callable[..., object], **settings: float) -> AsyncIterator
         httpx2.AsyncClient(trust_env=False) as client,
     ):
         urls = [f"http://127.0.0.1:{bad_port}", f"http://127.0.0.1:{port}"]
-        yield EmbeddedSource(StaticTargets(urls), client, ScrapeSettings(**settings)), asked  # type: ignore[arg-type]
+        yield EmbeddedSource(StaticTargets(urls), client, ScrapeSettings(**settings)), often  # type: ignore[arg-type]
 
 
 async def test_a_body_about_too_many_devices_concerns_its_exporter_alone():
@@ -303,11 +306,10 @@ async def test_rounds_do_not_wait_for_an_exporter_that_hangs():
         await released.wait()
         return Reply(200, b"")
 
-    async with beside(hang, interval_s=0.01, timeout_s=PATIENCE_S) as (source, asked):
+    async with beside(hang, interval_s=0.01, timeout_s=PATIENCE_S) as (source, often):
         running = asyncio.create_task(source.run())
         async with asyncio.timeout(PATIENCE_S):
-            while len(asked) < 5:
-                await asyncio.sleep(0.01)
+            await often.wait()
         assert source.list_failures() == {}  # it hangs still
         released.set()
         running.cancel()

@@ -149,7 +149,9 @@ async def test_the_exporters_own_pod_is_known_by_asking_for_no_gpu_and_not_by_it
     )
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(Server(respond))) as client:
         source = PrometheusSource(
-            PrometheusSettings("http://mimir/prometheus/"), client, is_without_gpus=PodKey("monitoring", "metrics-1").__eq__
+            PrometheusSettings("http://mimir/prometheus/"),
+            client,
+            is_without_gpus=PodKey("monitoring", "metrics-1").__eq__,
         )
         found = await source.read_window(END, 600, 60)
     assert {device.key.uuid: device.key.pod for device in found.devices} == {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from kgwe import errors
 from kgwe.apps.whatif import explain, words
 from kgwe.apps.whatif.explanation import Best, Change, Explanation, Holder, NodeCount, Turn, Waiting, Word
 from kgwe.cluster import offline
+from kgwe.cluster.workload.workload import from_kgwe
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import Forbidden
 from kgwe.placement.fleet.node import Gpus, Request, SpotPolicy
@@ -133,7 +135,12 @@ def test_a_holder_shows_what_it_holds_of_the_scarce_resource_and_all_known_ends_
 
 
 def test_advice_of_the_optimizer_is_told_with_the_conditions():
-    found = {"finding": "Idle", "message": "did nothing", "recommendation": "suspend it", "since": "2026-11-01T10:00:00Z"}
+    found = {
+        "finding": "Idle",
+        "message": "did nothing",
+        "recommendation": "suspend it",
+        "since": "2026-11-01T10:00:00Z",
+    }
     template = {"spec": {"containers": [{"name": "main", "image": "a"}]}}
     body = {
         "metadata": {"name": "w", "namespace": "team"},

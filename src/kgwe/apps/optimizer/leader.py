@@ -171,7 +171,7 @@ class OptimizerLeader:
             histories=self._needs.find_history,
             hints=PlacementHints(
                 lambda: self._cluster.view.fleet,
-                list_pods=lambda: self._tracker.pods.values(),
+                list_pods=self._tracker.pods.values,
                 histories=self._needs.find_history,
                 domains=lambda: self._domains,
             ).find,

@@ -1,8 +1,8 @@
 """Placement hints over the live fleet: what is forecast about a workload on each node.
 
-    communication    nodes that keep a workload of several pods together
-    interference     shared GPUs whose present pods would slow the workload down, or be slowed down by it
-    domain history   network domains in which runs fail more often, or take longer, than elsewhere
+communication    nodes that keep a workload of several pods together
+interference     shared GPUs whose present pods would slow the workload down, or be slowed down by it
+domain history   network domains in which runs fail more often, or take longer, than elsewhere
 """
 
 from __future__ import annotations

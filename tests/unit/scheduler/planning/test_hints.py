@@ -75,7 +75,7 @@ async def test_hints_are_read_while_the_source_hangs():
     released = asyncio.Event()
 
     class Hanging(Source):
-        async def find_hint(self, workload):
+        async def find_hint(self, _workload):
             await released.wait()
             return {}
 

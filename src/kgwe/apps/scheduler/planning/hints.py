@@ -1,4 +1,7 @@
-"""Placement hints of waiting workloads, refreshed in the background. A planning pass reads the table and never waits."""
+"""Placement hints of waiting workloads, refreshed in the background.
+
+A planning pass reads the table and never waits.
+"""
 
 from __future__ import annotations
 
