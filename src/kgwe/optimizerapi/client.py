@@ -87,6 +87,9 @@ class OptimizerClient:
     async def get_metrics(self) -> pb.MetricsReply:
         return await self._call("GetMetrics", pb.MetricsRequest(), pb.MetricsReply)
 
+    async def predict_demand(self, gpu_model: str = "") -> pb.DemandReply:
+        return await self._call("PredictDemand", pb.DemandRequest(gpu_model=gpu_model), pb.DemandReply)
+
     async def classify(self, workload: pb.Workload) -> pb.ClassifyReply:
         return await self._call("Classify", pb.ClassifyRequest(workload=workload), pb.ClassifyReply)
 

@@ -169,6 +169,7 @@ async def test_each_call_works_through_reflection(bed: OptimizerBed):
         "Classify",
         "Explain",
         "ListFindings",
+        "PredictDemand",
     }
     assert len(replies["PredictResources"]["predictions"]) == 1
     assert replies["IngestTelemetry"] == {"accepted": "1"}

@@ -12,6 +12,7 @@ import structlog
 from kgwe import errors
 from kgwe.apps import background
 from kgwe.apps.optimizer import sources
+from kgwe.apps.optimizer.demand import DemandForecasts
 from kgwe.apps.optimizer.forecasts import WorkloadForecasts, is_preallocator
 from kgwe.apps.optimizer.history.peaks import PeakTracker
 from kgwe.apps.optimizer.history.recorder import HistoryRecorder
@@ -109,7 +110,9 @@ class OptimizerLeader:
         self._notifier = Notifier(settings.notifications)
         self._notices = OwnerNotices(cluster.view.state, self._notifier.notify, time.time)
         self._idle = self._make_idle_actions(client, events) if settings.enable_idle_actions else None
+        self._allocations = AllocationReader(lambda: cluster.view.fleet)
         self._verifier = self._make_verifier(client, events)
+        self._demand = DemandForecasts(self._store, self._measure_demand)
         self._assessment = Assessment()
         self._run_times = run_times
         self._models = ModelRegistry(self._store)
@@ -141,7 +144,7 @@ class OptimizerLeader:
             VerifyRules(settings.waste_interval_seconds, settings.verify_after_seconds),
             prices=Prices(settings.prices, settings.spot_prices),
             list_pods=lambda: self._tracker.pods,
-            find_allocation=AllocationReader(lambda: self._cluster.view.fleet).find,
+            find_allocation=self._allocations.find,
             record=events.record if settings.report_findings else lambda _: None,
         )
 
@@ -185,6 +188,7 @@ class OptimizerLeader:
             assess=self._assess_lookback,
             load_histories=self._needs.add,
             savings=self._verifier,
+            demand=self._demand,
             now=time.time,
         )
 
@@ -214,6 +218,7 @@ class OptimizerLeader:
             self._repeat("record", self._record, settings.record_seconds),
             self._repeat("needs", self._refresh_needs, _NEEDS_S),
             self._repeat("domains", self._rate_domains, _NEEDS_S),
+            self._repeat("demand", self._record_demand, _MINUTE_S),
             self._repeat("judge", self._judge, settings.waste_interval_seconds),
             self._train_again(),
         )
@@ -321,6 +326,12 @@ class OptimizerLeader:
         now_s = time.time()
         runs = await self._store.call(lambda store: store.load_runs(now_s - HISTORY_S))
         self._domains = await asyncio.to_thread(rate_domains, runs, now_s)
+
+    async def _record_demand(self) -> None:
+        await self._demand.record(time.time())
+
+    def _measure_demand(self) -> dict[str, float]:
+        return self._allocations.sum_by_model(facts.uid for facts in self._tracker.pods.values() if not facts.is_ended)
 
     async def _judge(self) -> None:
         started = time.perf_counter()

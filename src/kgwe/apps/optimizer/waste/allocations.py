@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kgwe.apps.optimizer.waste.savings import Form, name_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from kgwe.model.gpu.mig import Geometry, Placement
     from kgwe.placement.fleet.node import Node
@@ -51,6 +51,14 @@ class AllocationReader:
             node.spot,
         )
         return Allocation(form, sum(_sum_parts(grant, node) for grant in grants))
+
+    def sum_by_model(self, uids: Iterable[str]) -> dict[str, float]:
+        """Return GPU model -> GPUs that these pods hold together."""
+        total: dict[str, float] = {}
+        for uid in uids:
+            if (found := self.find(uid)) is not None:
+                total[found.form.model] = total.get(found.form.model, 0.0) + found.gpus
+        return total
 
 
 def _count_milli(grant: Grant) -> int:
