@@ -215,7 +215,7 @@ class SeparateClient(OptimizerClient):
 
     def _open(self, files: Files | None) -> grpc.aio.Channel:
         assert files is None
-        return grpc.aio.insecure_channel(self._access.address, options=ALONE)
+        return grpc.aio.insecure_channel(self._endpoint.address, options=ALONE)
 
 
 async def test_of_a_hundred_clients_ten_stall_and_the_others_get_answers(bed: OptimizerBed):

@@ -51,6 +51,7 @@ _GPUS_PER_NODE: Final = 8
 _NAME: Final = "kgwe-optimizer"
 _NEIGHBOUR: Final = "kgwe-neighbour"
 _UP, _NEIGHBOUR_STARTS, _DOWN, _BACK = "up", "neighbour", "down", "back"
+_KIND: Final = {"apiVersion": resources.GPU_WORKLOAD.api_version, "kind": "GPUWorkload"}
 _WORKLOAD: Final = {
     "gpuRequirements": {"count": 8, "gpuModel": "NVIDIA-H200"},  # no node has them: it waits
     "workloadType": "Training",
@@ -109,7 +110,7 @@ async def _measure(cluster: LocalCluster, port: int, options: Options, step: Ste
         # Stop kube-scheduler, so that it sends no further calls.
         cluster.kill(components.SCHEDULER)
         for number in range(options.waiting):
-            body = {"metadata": {"name": f"waiting-{number:03}"}, "spec": _WORKLOAD}
+            body = {**_KIND, "metadata": {"name": f"waiting-{number:03}"}, "spec": _WORKLOAD}
             await client.create(resources.GPU_WORKLOAD, body, bed.NAMESPACE)
         return await Outage(ground, port, payloads, options).run()
 
