@@ -156,4 +156,6 @@ def test_recommendations_are_followed_and_the_saving_is_the_promised_one(state, 
     assert found["applied"] == 5
     assert found["started"] == found["resized"]
     assert found["error_share"] <= 0.05
+    assert found["verified"] == 5, found["not_verified"]
+    assert found["unmetered_pods"] == 0
     assert_nothing_left(tmp_path)

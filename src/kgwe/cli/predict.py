@@ -32,7 +32,8 @@ answer is "unknown". Each prediction names its three largest reasons.""",
     help_format="plaintext",
     help_epilogue="""Examples:
   kgwe predict -f examples/finetune.yaml
-  kgwe predict -f train.yaml -n ml-team -o json""",
+  kgwe predict -f train.yaml -n ml-team -o json
+  kgwe predict demand                              GPUs in use in 1, 6 and 24 hours, by GPU model""",
 )
 
 
@@ -66,6 +67,84 @@ def predict(
     answer = [describe_prediction(workload, each) for workload, each in zip(workloads, found, strict=True)]
     sys.stdout.write(_format(answer) if output == "text" else _encode(answer, output))
     return 0
+
+
+@app.command
+def demand(
+    *,
+    model: str = "",
+    output: Annotated[Literal["text", "json", "yaml"], Parameter(name=["--output", "-o"])] = "text",
+    optimizer: Address = optimizer_access.DEFAULT_ADDRESS,
+    certificates: Certificates = None,
+) -> int:
+    """Forecast how many GPUs of each model will be in use in 1, 6 and 24 hours.
+
+    The optimizer records GPUs in use by the hour. A forecast needs two weeks of them; before that it is unknown.
+
+    Parameters
+    ----------
+    model
+        Only this GPU model, such as A100-SXM4-80GB.
+    output
+        Output format.
+    """
+    answer = describe_demand(asyncio.run(_ask_demand(optimizer, certificates, model)))
+    sys.stdout.write(format_demand(answer) if output == "text" else _encode(answer, output))
+    return 0
+
+
+async def _ask_demand(address: str, certificates: Path | None, model: str) -> pb.DemandReply:
+    from kgwe.optimizerapi.client import OptimizerClient  # noqa: PLC0415 - loads gRPC
+    from kgwe.optimizerapi.connect import make_access  # noqa: PLC0415
+
+    try:
+        async with OptimizerClient(make_access(address, certificates)) as client:
+            return await client.predict_demand(model)
+    except errors.Transient as exc:
+        raise optimizer_access.explain_unreachable(exc) from exc
+
+
+def describe_demand(found: pb.DemandReply) -> list[dict[str, Any]]:
+    """Return the forecasts as plain values; unknown values are null."""
+    return [
+        {
+            "gpuModel": each.gpu_model,
+            "gpus": each.gpus if each.HasField("gpus") else None,
+            "recordedHours": each.recorded_hours,
+            "forecasts": [
+                {
+                    "hoursAhead": one.hours_ahead,
+                    "known": one.is_known,
+                    "gpus": one.gpus if one.HasField("gpus") else None,
+                    "lower": one.lower if one.HasField("lower") else None,
+                    "upper": one.upper if one.HasField("upper") else None,
+                    "coverage": one.coverage,
+                    "reasons": list(one.reasoning),
+                }
+                for one in each.forecasts
+            ],
+        }
+        for each in found.models
+    ]
+
+
+def format_demand(answer: Sequence[dict[str, Any]]) -> str:
+    """Return the forecasts as text."""
+    if not answer:
+        return "No GPUs were in use since the optimizer records them.\n"
+    lines = []
+    for each in answer:
+        now = "unknown" if each["gpus"] is None else f"{each['gpus']:.1f} GPUs"
+        lines.append(f"{each['gpuModel']}: {now} in use, {each['recordedHours']} hours recorded.")
+        for one in each["forecasts"]:
+            text = (
+                f"{one['gpus']:.1f} GPUs ({one['coverage']:.0%} between {one['lower']:.1f} and {one['upper']:.1f})"
+                if one["known"]
+                else f"unknown: {'; '.join(one['reasons'])}"
+            )
+            lines.append(f"  in {one['hoursAhead']:>2} h   {text}")
+        lines.append("")
+    return "\n".join(lines)
 
 
 async def _ask(

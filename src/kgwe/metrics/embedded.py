@@ -3,8 +3,9 @@
     targets → scrapes (concurrent, each with a deadline) → buffer of raw samples → windows
                                                                     ↳ one window per finished minute → sink
 
-A failed scrape is a gap. Times are those of the wall clock: after a jump forward there is a gap, after a jump backward
-the samples that are now in the future are forgotten.
+A failed scrape is a gap. No exporter delays another: rounds do not wait for scrapes that take long, exporters that
+failed have slots of their own, and large bodies are read in threads of their own. Times are those of the wall clock:
+after a jump forward there is a gap, after a jump backward the samples that are now in the future are forgotten.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import contextlib
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +45,8 @@ MINUTE_S: Final = 60.0
 _BACKWARD_S: Final = 1.0
 # Devices that clients may push samples of: more than the largest cluster has outside of its exporters.
 _MAX_PUSHED: Final = 20_000
+# Threads that read large bodies. Others would share the interpreter with them, and windows are made in threads too.
+_READERS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,8 @@ class ScrapeSettings:
     timeout_s: float = 5.0
     """Per target."""
     concurrency: int = 64
-    max_body_bytes: int = 64 * 1024 * 1024
-    """Per target, after decompression."""
+    max_body_bytes: int = 8 * 1024 * 1024
+    """Per target, after decompression. The exporter of a node with eight GPUs sends a third of a megabyte."""
     refresh_s: float = 60.0
     """Time between two reads of the list of targets."""
     keep_s: float = 1800.0
@@ -83,6 +87,10 @@ class EmbeddedSource:
         self._holders = holders
         self._buffer = SampleBuffer(self._settings.keep_s)
         self._scrapers: dict[str, TargetScraper] = {}
+        self._slots = asyncio.Semaphore(self._settings.concurrency)
+        self._slots_of_failing = asyncio.Semaphore(max(self._settings.concurrency // 8, 1))
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="exposition")
+        self._scraping: set[asyncio.Task[None]] = set()
         self._discovery_problem: str | None = "exporters have not been listed yet"
         self._sink_problem: str | None = None
         self._refreshed_s: float | None = None
@@ -128,22 +136,44 @@ class EmbeddedSource:
     # --- scraping ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Scrape until cancelled. Rounds begin at a fixed interval; a slow round delays the next one."""
+        """Scrape until cancelled. Rounds begin at a fixed interval, and do not wait for scrapes that take longer."""
         loop = asyncio.get_running_loop()
         due = loop.time()
-        while True:
-            await self.scrape_round()
-            due = max(due + self._settings.interval_s, loop.time())
-            await asyncio.sleep(due - loop.time())
+        try:
+            while True:
+                await self._start_round()
+                due = max(due + self._settings.interval_s, loop.time())
+                # Most scrapes have ended by then.
+                await asyncio.sleep((due - loop.time()) / 2)
+                await self._end_round()
+                await asyncio.sleep(due - loop.time())
+        finally:
+            for task in self._scraping:
+                task.cancel()
 
     async def scrape_round(self) -> None:
         """Scrape every target that is due, once, and pass finished minutes to the sink."""
+        await self._start_round()
+        await asyncio.gather(*self._scraping, return_exceptions=True)
+        await self._end_round()
+
+    async def _start_round(self) -> None:
         self._watch_clock(self._now())
         await self._refresh_targets()
-        slots = asyncio.Semaphore(self._settings.concurrency)
-        due = [each for each in self._scrapers.values() if each.is_due()]
         held = index_holdings(self._holders()) if self._holders is not None else {}
-        await asyncio.gather(*(self._scrape(each, slots, held) for each in due))
+        for each in self._scrapers.values():
+            if each.is_due():
+                each.is_busy = True
+                task = asyncio.create_task(self._scrape(each, held))
+                self._scraping.add(task)
+                task.add_done_callback(self._end_scrape)
+
+    def _end_scrape(self, task: asyncio.Task[None]) -> None:
+        self._scraping.discard(task)
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            log.error("scrape_crashed", exc_info=exc)
+
+    async def _end_round(self) -> None:
         self._buffer.forget_before(self._now())
         await self._emit_minutes(self._now())
 
@@ -184,6 +214,7 @@ class EmbeddedSource:
     async def close(self) -> None:
         """Close connections."""
         await self._client.aclose()
+        self._readers.shutdown(wait=False, cancel_futures=True)
 
     def _watch_clock(self, now_s: float) -> None:
         """Forget samples from the future if the clock was set back."""
@@ -218,11 +249,17 @@ class EmbeddedSource:
             keep = old is not None and old.target.labels == target.labels
             self._scrapers[target.url] = old if keep and old is not None else TargetScraper(target)
 
-    async def _scrape(self, scraper: TargetScraper, slots: asyncio.Semaphore, held: Holders) -> None:
-        async with slots:
-            scrape = await scraper.scrape(
-                self._client, timeout_s=self._settings.timeout_s, max_bytes=self._settings.max_body_bytes
-            )
+    async def _scrape(self, scraper: TargetScraper, held: Holders) -> None:
+        try:
+            async with self._slots if scraper.error is None else self._slots_of_failing:
+                scrape = await scraper.scrape(
+                    self._client,
+                    self._readers,
+                    timeout_s=self._settings.timeout_s,
+                    max_bytes=self._settings.max_body_bytes,
+                )
+        finally:
+            scraper.is_busy = False
         if scrape is None:
             return
         now_s = self._now()

@@ -1,7 +1,8 @@
 """Reads the Prometheus text format: only the wanted families, line by line, and nothing else.
 
 The labels of a line are the same in every scrape, so their meaning is remembered by their text. A line that cannot be
-read is counted and skipped; the other lines are kept.
+read is counted and skipped; the other lines are kept. A body about too many devices is refused: all that follows would
+be slow with them.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kgwe import errors
 from kgwe.metrics.fields import FAMILIES, Field, Rejected, reject_bad_samples
 from kgwe.metrics.series import PLAIN, Dialect, identify_device, uses_exported_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from kgwe.model.usage.window import Device, Floats
 
@@ -25,6 +27,10 @@ _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED: Final = {"n": "\n"}
 _TIMESTAMPED: Final = re.compile(rb"\s+([-+0-9.eEa-zA-Z]+)\s+(-?\d{1,18})\s*", re.ASCII)
 _MAX_REMEMBERED: Final = 65_536
+#: A node has at most 64 GPUs, each with a few slices and sharers.
+MAX_DEVICES: Final = 4096
+# Lines between two looks whether the result is still wanted.
+_LOOK_EVERY: Final = 2048
 _MS: Final = 1000.0
 _WANTED: Final = {name.encode(): family for name, family in FAMILIES.items()}
 _FIELDS: Final = len(Field)
@@ -45,20 +51,25 @@ class Scrape:
 class ExpositionReader:
     """Reads the bodies of one exporter. Remembers the labels it has seen."""
 
-    def __init__(self, dialect: Dialect = PLAIN, labels: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, dialect: Dialect = PLAIN, labels: Mapping[str, str] | None = None, *, max_devices: int = MAX_DEVICES
+    ) -> None:
         self._dialect = dialect
+        self._max_devices = max_devices
         self._defaults = labels or {}
         """Labels of the target, for series that do not have them."""
         self._devices: dict[bytes, Device | None] = {}
 
-    def read(self, body: bytes) -> Scrape:
-        """Return all samples of the wanted families."""
+    def read(self, body: bytes, is_wanted: Callable[[], bool] = lambda: True) -> Scrape:
+        """Return all samples of the wanted families; raise Transient for too many devices, or if no longer wanted."""
         rows: dict[bytes, list[float | None]] = {}
         rejected: Rejected = {}
         newest_s: float | None = None
-        for labels, column, value, at_s in _read_lines(body, rejected):
+        for labels, column, value, at_s in _read_lines(body, rejected, is_wanted):
             row = rows.get(labels)
             if row is None:
+                if len(rows) >= self._max_devices:
+                    raise errors.Transient(f"has samples of more than {self._max_devices} devices")
                 row = rows[labels] = [None] * _FIELDS
             if row[column] is not None:
                 rejected["duplicate"] = rejected.get("duplicate", 0) + 1
@@ -119,9 +130,11 @@ def _unescape(match: re.Match[str]) -> str:
     return _ESCAPED.get(match[1], match[1])
 
 
-def _read_lines(body: bytes, rejected: Rejected) -> Iterator[_Line]:
+def _read_lines(body: bytes, rejected: Rejected, is_wanted: Callable[[], bool]) -> Iterator[_Line]:
     wanted = _WANTED.get
-    for line in body.split(b"\n"):
+    for number, line in enumerate(body.split(b"\n")):
+        if not number % _LOOK_EVERY and not is_wanted():
+            raise errors.Transient("is no longer wanted")
         brace = line.find(b"{")
         family = wanted(line[:brace].rstrip() if brace > 0 else line.partition(b" ")[0])
         if family is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,14 +17,14 @@ from kgwe.metrics.promql import build_queries
 from kgwe.metrics.series import NODE_LABELS, Dialect, identify_device, uses_exported_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import httpx2
     from numpy.typing import NDArray
 
     from kgwe.metrics.grid import Steps
     from kgwe.metrics.prometheus_api import Series
-    from kgwe.model.usage.window import Device, DeviceKey, Floats, UsageWindow
+    from kgwe.model.usage.window import Device, DeviceKey, Floats, PodKey, UsageWindow
 
 log = structlog.get_logger(__name__)
 
@@ -34,8 +35,18 @@ _STALE_STEPS: Final = 3
 class PrometheusSource:
     """Usage that Prometheus has collected. After an outage everything is unknown and `problem` says why."""
 
-    def __init__(self, settings: PrometheusSettings, client: httpx2.AsyncClient | None = None) -> None:
+    def __init__(
+        self,
+        settings: PrometheusSettings,
+        client: httpx2.AsyncClient | None = None,
+        *,
+        is_without_gpus: Callable[[PodKey], bool] = lambda _: False,
+    ) -> None:
+        """`is_without_gpus`: whether a pod of the cluster asked for no GPU. Such a pod is the exporter itself, whose
+        name Prometheus attaches to series that name no pod.
+        """
         self._settings = settings
+        self._is_without_gpus = is_without_gpus
         self._client = client or make_client(settings)
         self._api = PrometheusApi(settings, self._client)
         self._dialect = Dialect(settings.node_labels or NODE_LABELS)
@@ -111,6 +122,8 @@ class PrometheusSource:
         device = identify_device(series.metric, self._dialect)
         if device is None:
             return None
+        if device.key.pod is not None and self._is_without_gpus(device.key.pod):
+            device = replace(device, key=device.key._replace(pod=None, container=""))
         row = rows.get(device.key)
         if row is None:
             row = rows[device.key] = len(devices)

@@ -11,13 +11,15 @@ from kgwe import errors
 from kgwe.metrics.exposition import ExpositionReader, Scrape
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from kgwe.metrics.fields import Rejected
     from kgwe.metrics.targets import Target
 
 _MAX_SKIPPED: Final = 7
 _MAX_AHEAD_S: Final = 60.0
 # Larger bodies are read in a thread: they would block the event loop.
-_LARGE_BODY: Final = 512 * 1024
+_LARGE_BODY: Final = 128 * 1024
 _ACCEPT: Final = {"accept": "text/plain;version=0.0.4"}
 
 
@@ -29,6 +31,8 @@ class TargetScraper:
         self.error: str | None = None
         """Why the last scrape failed; None if it did not."""
         self.is_tried = False
+        self.is_busy = False
+        """Whether a scrape has not ended yet."""
         self._reader = ExpositionReader(labels=target.labels)
         self._failures = 0
         self._skips_left = 0
@@ -36,19 +40,22 @@ class TargetScraper:
 
     def is_due(self) -> bool:
         """Whether to scrape in this round. A target that failed n times is skipped for up to 7 rounds."""
+        if self.is_busy:
+            return False
         if self._skips_left > 0:
             self._skips_left -= 1
             return False
         return True
 
-    async def scrape(self, client: httpx2.AsyncClient, *, timeout_s: float, max_bytes: int) -> Scrape | None:
-        """Return the samples; None after a failure, which is a gap."""
+    async def scrape(
+        self, client: httpx2.AsyncClient, readers: Executor, *, timeout_s: float, max_bytes: int
+    ) -> Scrape | None:
+        """Return the samples; None after a failure, which is a gap. Large bodies are read by `readers`."""
         self.is_tried = True
         try:
             async with asyncio.timeout(timeout_s):
                 body = await self._get(client, max_bytes)
-                read = self._reader.read
-                scrape = await asyncio.to_thread(read, body) if len(body) > _LARGE_BODY else read(body)
+                scrape = await self._read(body, readers) if len(body) > _LARGE_BODY else self._reader.read(body)
         except TimeoutError:
             self._fail(f"took longer than {timeout_s:g} s")
         except errors.Transient as exc:
@@ -59,6 +66,14 @@ class TargetScraper:
             self.error, self._failures = None, 0
             return scrape
         return None
+
+    async def _read(self, body: bytes, readers: Executor) -> Scrape:
+        """Read a large body in a thread, which gives up when this is cancelled."""
+        is_wanted = True
+        try:
+            return await asyncio.get_running_loop().run_in_executor(readers, self._reader.read, body, lambda: is_wanted)
+        finally:
+            is_wanted = False
 
     def accept_time(self, scrape: Scrape, now_s: float) -> tuple[float, Rejected]:
         """Return the time of the samples, and what must be skipped because its time is not new."""

@@ -1,7 +1,8 @@
 """Which device and pod a series is about, by its labels. Pure.
 
 Exporters and Prometheus write the same thing in several dialects. Prometheus renames a label of the exporter to
-`exported_NAME` if the target has a label of that name; then `pod` is the pod of the exporter itself.
+`exported_NAME` if the target has a label of that name; then `pod` is the pod of the exporter itself. Names of pods say
+nothing: any user may call a pod dcgm-exporter.
 """
 
 from __future__ import annotations
@@ -32,8 +33,6 @@ LABELS: Final = (
     *("pod", "exported_pod", "namespace", "exported_namespace", "container", "exported_container", "pod_uid"),
 )
 
-# Pods that export metrics. They hold no GPU, but Prometheus may attach their names to every series.
-_EXPORTER_POD: Final = re.compile(r"(?:.*-)?(?:dcgm-exporter|kgwe-agent)(?:-[a-z0-9]+)*", re.ASCII)
 _PORT: Final = re.compile(r":\d+$", re.ASCII)
 _MAX_LABEL: Final = 512
 
@@ -84,7 +83,7 @@ def _find_holder(labels: Mapping[str, str], dialect: Dialect) -> tuple[PodKey | 
     pod = labels.get("pod", "")
     if not pod and (uid := labels.get("pod_uid")):
         return PodKey("", uid), ""  # the agent knows its processes, but not its name
-    if dialect.exported or not pod or _EXPORTER_POD.fullmatch(pod):
+    if dialect.exported or not pod:
         return None, ""
     return PodKey(labels.get("namespace", ""), pod), labels.get("container", "")
 

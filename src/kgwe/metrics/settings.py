@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kgwe.metrics.holdings import Holding
     from kgwe.metrics.prometheus_api import PrometheusSettings
     from kgwe.metrics.targets import TargetSource
-    from kgwe.model.usage.window import UsageWindow
+    from kgwe.model.usage.window import PodKey, UsageWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +35,27 @@ class SourceSettings:
 
 @dataclass(frozen=True, slots=True)
 class SourceHooks:
-    """What the embedded source gets from its process."""
+    """What a source gets from its process."""
 
     list_exporters: Callable[[], Iterable[tuple[str, str]]] | None = None
     """Returns node names and URLs of the cluster's exporters."""
     on_minute: Callable[[UsageWindow], Awaitable[None]] | None = None
     holders: Callable[[], Iterable[Holding]] | None = None
+    is_without_gpus: Callable[[PodKey], bool] = lambda _: False
+    """Whether a pod of the cluster asked for no GPU."""
     now: Callable[[], float] = time.time
 
 
 def open_source(settings: SourceSettings, hooks: SourceHooks | None = None) -> EmbeddedSource | PrometheusSource:
     """Return the source. An embedded source scrapes only while its `run` runs (`embedded.scraping`)."""
-    if settings.prometheus is not None:
-        return PrometheusSource(settings.prometheus)
     hooks = hooks or SourceHooks()
+    if settings.prometheus is not None:
+        return PrometheusSource(settings.prometheus, is_without_gpus=hooks.is_without_gpus)
     client = httpx2.AsyncClient(
         trust_env=False,
         follow_redirects=False,
-        limits=httpx2.Limits(max_connections=settings.scrape.concurrency),
+        # Exporters that failed have slots beside the others.
+        limits=httpx2.Limits(max_connections=2 * settings.scrape.concurrency),
     )
     return EmbeddedSource(
         _choose_targets(settings, hooks, client),

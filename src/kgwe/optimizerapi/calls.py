@@ -24,4 +24,5 @@ CALLS: Final[Mapping[str, Call]] = {
     "Classify": Call(pb.ClassifyRequest, pb.ClassifyReply),
     "Explain": Call(pb.ExplainRequest, pb.ExplainReply),
     "ListFindings": Call(pb.FindingsRequest, pb.FindingsReply),
+    "PredictDemand": Call(pb.DemandRequest, pb.DemandReply),
 }

@@ -122,6 +122,48 @@ class Quantile(_message.Message):
     seconds: float
     def __init__(self, q: _Optional[float] = ..., seconds: _Optional[float] = ...) -> None: ...
 
+class DemandRequest(_message.Message):
+    __slots__ = ("gpu_model",)
+    GPU_MODEL_FIELD_NUMBER: _ClassVar[int]
+    gpu_model: str
+    def __init__(self, gpu_model: _Optional[str] = ...) -> None: ...
+
+class DemandReply(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[ModelDemand]
+    def __init__(self, models: _Optional[_Iterable[_Union[ModelDemand, _Mapping]]] = ...) -> None: ...
+
+class ModelDemand(_message.Message):
+    __slots__ = ("gpu_model", "gpus", "recorded_hours", "forecasts")
+    GPU_MODEL_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    RECORDED_HOURS_FIELD_NUMBER: _ClassVar[int]
+    FORECASTS_FIELD_NUMBER: _ClassVar[int]
+    gpu_model: str
+    gpus: float
+    recorded_hours: int
+    forecasts: _containers.RepeatedCompositeFieldContainer[DemandForecast]
+    def __init__(self, gpu_model: _Optional[str] = ..., gpus: _Optional[float] = ..., recorded_hours: _Optional[int] = ..., forecasts: _Optional[_Iterable[_Union[DemandForecast, _Mapping]]] = ...) -> None: ...
+
+class DemandForecast(_message.Message):
+    __slots__ = ("hours_ahead", "is_known", "gpus", "lower", "upper", "coverage", "reasoning")
+    HOURS_AHEAD_FIELD_NUMBER: _ClassVar[int]
+    IS_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    LOWER_FIELD_NUMBER: _ClassVar[int]
+    UPPER_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
+    hours_ahead: int
+    is_known: bool
+    gpus: float
+    lower: float
+    upper: float
+    coverage: float
+    reasoning: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, hours_ahead: _Optional[int] = ..., is_known: _Optional[bool] = ..., gpus: _Optional[float] = ..., lower: _Optional[float] = ..., upper: _Optional[float] = ..., coverage: _Optional[float] = ..., reasoning: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class PlacementRequest(_message.Message):
     __slots__ = ("workload", "nodes")
     WORKLOAD_FIELD_NUMBER: _ClassVar[int]

@@ -47,6 +47,7 @@ class Call:
     request: type[Message]
     reply: type[Message]
     is_client_stream: bool = False
+    is_server_stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +120,29 @@ def _answer_stream(handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], An
     return answer
 
 
+def _yield_answers(handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    async def answer(request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            async with contextlib.aclosing(handle(check_message(request), context)) as replies:
+                async for reply in replies:
+                    yield reply
+        except errors.KgweError as exc:
+            await context.abort(find_code(exc), str(exc))
+
+    return answer
+
+
 def make_handlers(service: Service) -> grpc.GenericRpcHandler:
     """Return gRPC's handlers of a service."""
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for name, call in service.calls.items():
         handle = getattr(service.target, name)
         reader, writer = _make_reader(call.request), call.reply.SerializeToString
-        if call.is_client_stream:
+        if call.is_server_stream:
+            methods[name] = grpc.unary_stream_rpc_method_handler(
+                _yield_answers(handle), request_deserializer=reader, response_serializer=writer
+            )
+        elif call.is_client_stream:
             methods[name] = grpc.stream_unary_rpc_method_handler(
                 _answer_stream(handle), request_deserializer=reader, response_serializer=writer
             )
@@ -147,7 +164,24 @@ async def serving(
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # noqa: PLC0415 - the agent has no such service
     from grpc_reflection.v1alpha import reflection  # noqa: PLC0415
 
-    limits = limits or Limits()
+    if files is None and not tls.is_loopback(address.rpartition(":")[0]):
+        raise errors.Permanent(f"gRPC on {address} needs certificates: set tlsCertFile, tlsKeyFile and tlsCaFile")
+    server = make_server(services, limits or Limits())
+    states = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(states, server)
+    names = [each.name for each in services]
+    for name in ("", *names):
+        await states.set(name, health_pb2.HealthCheckResponse.SERVING)
+    reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    async with run_server(server, address, files) as port:
+        try:
+            yield port
+        finally:
+            await states.enter_graceful_shutdown()
+
+
+def make_server(services: Sequence[Service], limits: Limits) -> grpc.aio.Server:
+    """Return a server of these services that does not listen yet."""
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", limits.largest_message),
@@ -158,29 +192,23 @@ async def serving(
         maximum_concurrent_rpcs=limits.concurrent_calls,
     )
     server.add_generic_rpc_handlers(tuple(make_handlers(each) for each in services))
-    states = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(states, server)
-    names = [each.name for each in services]
-    for name in ("", *names):
-        await states.set(name, health_pb2.HealthCheckResponse.SERVING)
-    reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    port = _listen(server, address, files)
+    return server
+
+
+@contextlib.asynccontextmanager
+async def run_server(server: grpc.aio.Server, address: str, files: tls.Files | None) -> AsyncIterator[int]:
+    """Serve while the context is open; yield the port. Without certificates anyone who reaches the address may call."""
+    try:
+        if files is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, tls.server_credentials(files))
+    except RuntimeError as exc:
+        raise errors.Permanent(f"cannot serve gRPC on {address}: {exc}") from exc
     await server.start()
     log.info("grpc_serving", port=port, tls=files is not None)
     try:
         yield port
     finally:
-        await states.enter_graceful_shutdown()
+        # Streams never end on their own.
         await server.stop(_GRACE_S)
-
-
-def _listen(server: grpc.aio.Server, address: str, files: tls.Files | None) -> int:
-    host = address.rpartition(":")[0]
-    if files is None and not tls.is_loopback(host):
-        raise errors.Permanent(f"gRPC on {address} needs certificates: set tlsCertFile, tlsKeyFile and tlsCaFile")
-    try:
-        if files is None:
-            return server.add_insecure_port(address)
-        return server.add_secure_port(address, tls.server_credentials(files))
-    except RuntimeError as exc:
-        raise errors.Permanent(f"cannot serve gRPC on {address}: {exc}") from exc

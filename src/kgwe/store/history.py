@@ -6,8 +6,9 @@ Every write is idempotent and one transaction: after a Transient error the calle
 from __future__ import annotations
 
 import math
+import uuid
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import sqlalchemy as sa
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from kgwe.model.usage.fingerprint import Fingerprint
     from kgwe.model.usage.history import OutOfMemory, Run, UsagePeak
     from kgwe.model.usage.window import UsageWindow
+
+# Kind and name of the document with the identity of the store.
+_IDENTITY: Final = "store"
 
 
 class HistoryStore:
@@ -55,6 +59,19 @@ class HistoryStore:
     def close(self) -> None:
         """Close the database and let another process write it."""
         self._database.close()
+
+    @property
+    def connects(self) -> int:
+        """Grows with every connection: only then can another database be at the address."""
+        return self._database.connects
+
+    def identify(self) -> str:
+        """Return what tells this store from all others. The writer makes it up once."""
+        found = self.list_documents(_IDENTITY)
+        if not found:
+            self.put_document(_IDENTITY, _IDENTITY, {"id": uuid.uuid4().hex}, 0.0)
+            found = self.list_documents(_IDENTITY)
+        return str(found[0].body["id"])
 
     def put_fingerprints(self, fingerprints: Sequence[Fingerprint], now_s: float) -> None:
         """Store descriptions of fingerprints. `now_s` is the time at which they were seen."""

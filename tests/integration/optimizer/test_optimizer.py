@@ -14,7 +14,6 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from tests.support.clusters.optimizer import load_example, short_run
 from tests.support.patience import PATIENCE_S
 
-from kgwe.apps.optimizer.waste.reporter import CONDITION
 from kgwe.cluster.suspension import marks, named_owners
 from kgwe.cluster.suspension.suspender import Result, Suspender
 from kgwe.kube.api import resources
@@ -56,8 +55,8 @@ async def test_an_idle_notebook_is_found_kept_suspended_and_restored(bed: Optimi
         (finding,) = await wait_found(bed, client)
     assert (finding.owner_kind, finding.owner_name) == ("GPUWorkload", "idle-notebook")
     assert (finding.state, finding.recommendation.action) == ("idle-holding-memory", "Suspend")
-    condition = await bed.until(lambda: bed.read_condition(CONDITION), "a condition of the pod")
-    assert (condition["status"], condition["reason"]) == ("True", "IdleHoldingMemory")
+    advice = await bed.until(lambda: bed.read_advice("idle-notebook"), "advice on the GPUWorkload")
+    assert (advice.finding, advice.recommendation) == ("IdleHoldingMemory", "suspend it")
     await bed.until(lambda: bed.list_events("IdleHoldingMemory"), "an Event about the finding")
     await bed.until(lambda: bed.list_events("IdleGPU"), "an Event about the notice")
 
@@ -130,7 +129,7 @@ async def test_killed_and_started_again_it_knows_what_it_knew_and_the_scheduler_
         await bed.submit(load_example("notebook.yaml"))
         await wait_found(bed, client)
         await bed.until(lambda: bed.list_events("IdleHoldingMemory"), "an Event")
-        condition = await bed.until(lambda: bed.read_condition(CONDITION), "a condition")
+        advice = await bed.until(lambda: bed.read_advice("idle-notebook"), "advice on the GPUWorkload")
     optimizer.kill()
 
     await bed.submit(short_run(3))  # while no optimizer runs
@@ -150,7 +149,7 @@ async def test_killed_and_started_again_it_knows_what_it_knew_and_the_scheduler_
         await wait_found(bed, client)
         (found,) = await client.predict([await bed.describe(short_run(7))])
         assert (found.is_known, found.runs) == (True, 4)
-    assert await bed.read_condition(CONDITION) == condition
+    assert await bed.read_advice("idle-notebook") == advice
     (event,) = await bed.list_events("IdleHoldingMemory")
     assert "series" not in event or not event["series"]
 
@@ -170,6 +169,7 @@ async def test_each_call_works_through_reflection(bed: OptimizerBed):
         "Classify",
         "Explain",
         "ListFindings",
+        "PredictDemand",
     }
     assert len(replies["PredictResources"]["predictions"]) == 1
     assert replies["IngestTelemetry"] == {"accepted": "1"}
@@ -215,7 +215,7 @@ class SeparateClient(OptimizerClient):
 
     def _open(self, files: Files | None) -> grpc.aio.Channel:
         assert files is None
-        return grpc.aio.insecure_channel(self._access.address, options=ALONE)
+        return grpc.aio.insecure_channel(self._endpoint.address, options=ALONE)
 
 
 async def test_of_a_hundred_clients_ten_stall_and_the_others_get_answers(bed: OptimizerBed):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from tests.support.clusters.fork_server import ForkedProcess
 
+    from kgwe.kube.api.kgwe.gpuworkload_status import Optimization
     from kgwe.kube.client.client import KubeClient
     from kgwe.proto import optimizer_pb2 as pb
 
@@ -158,13 +159,10 @@ class OptimizerBed:
             and "deletionTimestamp" not in pod["metadata"]
         ]
 
-    async def read_condition(self, kind: str) -> dict[str, Any]:
-        """Return the condition of the first pod that runs; empty if it has none."""
-        for pod in await self.list_pods():
-            for each in pod["status"].get("conditions") or ():
-                if each["type"] == kind:
-                    return dict(each)
-        return {}
+    async def read_advice(self, name: str) -> Optimization | None:
+        """Return what the optimizer wrote on a GPUWorkload."""
+        found = await self.client.get(resources.GPU_WORKLOAD, name, self.namespace)
+        return found.status.optimization
 
     async def list_events(self, reason: str) -> list[dict[str, Any]]:
         found = await self.client.list(EVENTS, self.namespace)

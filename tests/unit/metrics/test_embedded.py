@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import httpx2
 import numpy as np
 import pytest
 from tests.support.fakes.metered_fleet import NODES, MeteredFleet
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.metrics.embedded import EmbeddedSource, ScrapeSettings
@@ -265,6 +267,53 @@ async def test_an_exporter_that_hangs_costs_its_deadline_only():
 async def test_a_body_that_is_too_large_is_a_failed_scrape():
     source = await scrape_app(lambda _: Reply(200, b"x" * 100_000), max_body_bytes=1000)
     assert "sent more than 1000 bytes" in (source.problem() or "")
+
+
+@contextlib.asynccontextmanager
+async def beside(app: Callable[..., object], **settings: float) -> AsyncIterator[tuple[EmbeddedSource, asyncio.Event]]:
+    """An exporter that misbehaves, and a good one; with an event that is set when the good one was asked often."""
+    asked: list[object] = []
+    often = asyncio.Event()
+
+    def good(request: object) -> Reply:
+        asked.append(request)
+        if len(asked) >= 5:
+            often.set()
+        return Reply(200, b'DCGM_FI_DEV_FB_USED{UUID="GPU-1",Hostname="n1"} 5\n')
+
+    async with (
+        http.serving(app, http.Address("127.0.0.1", 0)) as bad_port,  # type: ignore[arg-type]  # small test apps
+        http.serving(good, http.Address("127.0.0.1", 0)) as port,
+        httpx2.AsyncClient(trust_env=False) as client,
+    ):
+        urls = [f"http://127.0.0.1:{bad_port}", f"http://127.0.0.1:{port}"]
+        yield EmbeddedSource(StaticTargets(urls), client, ScrapeSettings(**settings)), often  # type: ignore[arg-type]
+
+
+async def test_a_body_about_too_many_devices_concerns_its_exporter_alone():
+    lines = "\n".join(f'DCGM_FI_DEV_FB_USED{{UUID="GPU-{number}",Hostname="n2"}} 5' for number in range(5000))
+    async with beside(lambda _: Reply(200, lines.encode())) as (source, _):
+        await source.scrape_round()
+        found = await source.read_window(time.time() + 60, 120, 60)
+    assert [device.key.node for device in found.devices] == ["n1"]
+    assert list(source.list_failures().values()) == ["has samples of more than 4096 devices"]
+
+
+async def test_rounds_do_not_wait_for_an_exporter_that_hangs():
+    released = asyncio.Event()
+
+    async def hang(_: object) -> Reply:
+        await released.wait()
+        return Reply(200, b"")
+
+    async with beside(hang, interval_s=0.01, timeout_s=PATIENCE_S) as (source, often):
+        running = asyncio.create_task(source.run())
+        async with asyncio.timeout(PATIENCE_S):
+            await often.wait()
+        assert source.list_failures() == {}  # it hangs still
+        released.set()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_body_of_garbage_is_no_data():

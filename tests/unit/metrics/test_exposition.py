@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kgwe import errors
 from kgwe.metrics.exposition import ExpositionReader, parse_labels
 from kgwe.metrics.fields import Field
 from kgwe.model.usage.window import PodKey
@@ -109,3 +110,17 @@ def test_the_agents_own_metrics_are_read_in_the_same_units():
     assert rows["", None, ""][Field.USED] == 1024
     assert rows["", PodKey("team", "a"), ""][Field.ENGINE] == 0.125
     assert rows["7", None, "1g.5gb"][Field.ENGINE] == np.float32(0.1)
+
+
+def test_a_body_about_too_many_devices_is_refused():
+    lines = [f'DCGM_FI_DEV_FB_USED{{UUID="GPU-{number}",Hostname="n1"}} 5' for number in range(11)]
+    reader = ExpositionReader(max_devices=10)
+    assert len(reader.read("\n".join(lines[:10]).encode()).devices) == 10
+    with pytest.raises(errors.Transient, match="more than 10 devices"):
+        reader.read("\n".join(lines).encode())
+
+
+def test_reading_stops_when_the_body_is_no_longer_wanted():
+    looks = iter([True, True, False])
+    with pytest.raises(errors.Transient, match="no longer wanted"):
+        ExpositionReader().read(b"# a comment\n" * 100_000, lambda: next(looks))

@@ -140,6 +140,26 @@ async def test_renamed_labels_name_the_pods_and_not_the_exporter():
     assert [device.key.pod for device in later.devices] == [None]  # remembered, although no series shows it now
 
 
+async def test_the_exporters_own_pod_is_known_by_asking_for_no_gpu_and_not_by_its_name():
+    own = {"pod": "metrics-1", "namespace": "monitoring"}
+    forged = {"pod": "dcgm-exporter-1", "namespace": "team"}
+    respond = engine_only(
+        series({"UUID": "GPU-1", "Hostname": "n1", **own}, (0, "0")),
+        series({"UUID": "GPU-2", "Hostname": "n1", **forged}, (0, "0")),
+    )
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(Server(respond))) as client:
+        source = PrometheusSource(
+            PrometheusSettings("http://mimir/prometheus/"),
+            client,
+            is_without_gpus=PodKey("monitoring", "metrics-1").__eq__,
+        )
+        found = await source.read_window(END, 600, 60)
+    assert {device.key.uuid: device.key.pod for device in found.devices} == {
+        "GPU-1": None,
+        "GPU-2": PodKey("team", "dcgm-exporter-1"),
+    }
+
+
 async def test_a_query_that_reads_too_much_is_asked_in_parts():
     def respond(_: str, first_s: float, last_s: float) -> Reply:
         if last_s - first_s > 200:

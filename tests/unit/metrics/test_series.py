@@ -36,10 +36,10 @@ def test_every_dialect_names_the_same_device_and_pod(labels):
 
 
 @pytest.mark.parametrize("pod", ["dcgm-exporter-x7k2p", "nvidia-dcgm-exporter-abcde", "kgwe-agent-zz9q4"])
-def test_the_pod_of_an_exporter_holds_no_gpu(pod):
-    device = identify_device({"UUID": "GPU-1", "Hostname": "n1", "pod": pod, "namespace": "gpu-operator"})
+def test_a_pod_cannot_hide_by_its_name(pod):
+    device = identify_device({"UUID": "GPU-1", "Hostname": "n1", "pod": pod, "namespace": "team"})
     assert device is not None
-    assert device.key.pod is None
+    assert device.key.pod == PodKey("team", pod)
 
 
 def test_the_targets_pod_is_not_a_holder_once_the_source_renames_labels():

@@ -37,7 +37,7 @@ class Target:
     async def _unused(self, request, context):
         raise NotImplementedError
 
-    GetPlacement = GetMetrics = Classify = Explain = ListFindings = _unused
+    GetPlacement = GetMetrics = Classify = Explain = ListFindings = PredictDemand = _unused
 
 
 @pytest.fixture

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from kgwe import errors
 from kgwe.apps.whatif import explain, words
 from kgwe.apps.whatif.explanation import Best, Change, Explanation, Holder, NodeCount, Turn, Waiting, Word
 from kgwe.cluster import offline
+from kgwe.cluster.workload.workload import from_kgwe
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import Forbidden
 from kgwe.placement.fleet.node import Gpus, Request, SpotPolicy
@@ -130,3 +132,26 @@ def test_a_holder_shows_what_it_holds_of_the_scarce_resource_and_all_known_ends_
     text = words.text(Explanation("Pod", "default", "p", "Waiting", "waiting.", waiting=waiting))
     assert "workload default/boss holds 30 cores and 6 GPUs (until about 2026-11-17T13:43:00Z)" in text
     assert "May start    by 2026-11-17T13:43:00Z, when enough workloads of the nearest place have ended" in text
+
+
+def test_advice_of_the_optimizer_is_told_with_the_conditions():
+    found = {
+        "finding": "Idle",
+        "message": "did nothing",
+        "recommendation": "suspend it",
+        "since": "2026-11-01T10:00:00Z",
+    }
+    template = {"spec": {"containers": [{"name": "main", "image": "a"}]}}
+    body = {
+        "metadata": {"name": "w", "namespace": "team"},
+        "spec": {"gpuRequirements": {"count": 1}, "podTemplate": template},
+        "status": {"optimization": found},
+    }
+    workload = from_kgwe(msgspec.convert(body, resources.GPU_WORKLOAD.type))
+    (word,) = explain.words_of_advice(workload)
+    assert (word.type, word.reason, word.message, word.since) == (
+        "GPUUnderused",
+        "Idle",
+        "did nothing",
+        "2026-11-01T10:00:00Z",
+    )

@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import grpc
 import structlog
-from google.protobuf.message import DecodeError
 
 from kgwe import errors
 from kgwe.agentapi import messages
 from kgwe.apps.agent import telemetry_hub
 from kgwe.proto import agent_pb2 as pb
-from kgwe.rpc import tls
+from kgwe.rpc import server, tls
+from kgwe.rpc.server import Call, Exhausted, Limits, Service
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-
-    from google.protobuf.message import Message
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from kgwe.apps.agent.driver_supervisor import DriverState
     from kgwe.apps.agent.hooks import MigHandler, MpsHandler
@@ -37,19 +35,8 @@ T = TypeVar("T")
 
 # Far more than any request needs.
 _LARGEST_MESSAGE: Final = 1 << 20
-# Seconds after which a vanished client is detected and its stream ended.
-_KEEPALIVE_MS: Final = 60_000
-_GRACE_S: Final = 1.0
 # Maximum seconds between two messages of a stream: one day.
 _LONGEST_INTERVAL_S: Final = 86_400.0
-
-_CODES: Final = (
-    (errors.NotFound, grpc.StatusCode.NOT_FOUND),
-    (errors.Conflict, grpc.StatusCode.FAILED_PRECONDITION),
-    (errors.Transient, grpc.StatusCode.UNAVAILABLE),
-    (errors.Permanent, grpc.StatusCode.INVALID_ARGUMENT),
-    (telemetry_hub.TooManyWatchers, grpc.StatusCode.RESOURCE_EXHAUSTED),
-)
 
 
 class AgentInfo(Protocol):
@@ -101,41 +88,39 @@ class AgentService:
         )
 
     async def GetTopology(self, request: pb.TopologyRequest, context: Any) -> pb.Topology:  # noqa: N802
-        status, age_s, matrix = await _respond(context, self._known.topology(fresh=request.fresh))
+        del context
+        status, age_s, matrix = await self._known.topology(fresh=request.fresh)
         return messages.encode_topology(self._known.node, status, age_s=age_s, matrix=matrix)
 
     async def GetHealth(self, request: pb.HealthRequest, context: Any) -> pb.Health:  # noqa: N802
-        del request
-        status, _, _ = await _respond(context, self._known.topology(fresh=False))
+        del request, context
+        status, _, _ = await self._known.topology(fresh=False)
         return messages.encode_health(self._known.node, status)
 
     async def WatchTelemetry(self, request: pb.TelemetryRequest, context: Any) -> AsyncIterator[pb.Telemetry]:  # noqa: N802
-        await _refuse_malformed(request, context)
+        del context
         wanted = frozenset(request.uuids)
         if not 0 <= request.interval_s <= _LONGEST_INTERVAL_S:  # also refuses NaN
-            said = f"interval_s must be from 0 to {_LONGEST_INTERVAL_S:.0f}, not {request.interval_s}"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
+            raise errors.Permanent(f"interval_s must be from 0 to {_LONGEST_INTERVAL_S:.0f}, not {request.interval_s}")
         try:
             with self._known.hub.open_watcher(request.interval_s, aggregates=request.aggregates) as watcher:
                 while True:
                     sample, missed = await watcher.next()
                     yield messages.encode_telemetry(self._known.node, sample, missed, wanted)
         except telemetry_hub.TooManyWatchers as exc:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(exc))
+            raise Exhausted(str(exc)) from exc
 
     async def ApplyMIG(self, request: pb.MigRequest, context: Any) -> pb.MigReply:  # noqa: N802
         await self._check_order(context)
         handler = await _require_enabled(context, self._known.mig, "MIG is disabled on this agent (set enableMig)")
-        cut = await _respond(
-            context, handler.apply_layout(request.gpu_uuid, enabled=request.enabled, layout=list(request.layout))
-        )
+        cut = await handler.apply_layout(request.gpu_uuid, enabled=request.enabled, layout=list(request.layout))
         log.info("mig_layout_ordered", uuid=request.gpu_uuid, layout=list(request.layout), caller=_caller(context))
         return pb.MigReply(instances=messages.encode_instances(cut))
 
     async def ApplyMPS(self, request: pb.MpsRequest, context: Any) -> pb.MpsReply:  # noqa: N802
         await self._check_order(context)
         handler = await _require_enabled(context, self._known.mps, "MPS is disabled on this agent (set enableMps)")
-        reply = await _respond(context, handler.apply_mps(request))
+        reply = await handler.apply_mps(request)
         log.info("mps_ordered", uuid=request.gpu_uuid, enabled=request.enabled, caller=_caller(context))
         return reply
 
@@ -158,70 +143,14 @@ async def _require_enabled(context: Any, handler: T | None, otherwise: str) -> T
     return handler
 
 
-async def _respond(context: Any, answer: Awaitable[T]) -> T:
-    """Return the response, or end the call with the error."""
-    try:
-        return await answer
-    except (errors.KgweError, telemetry_hub.TooManyWatchers) as exc:
-        code = next((code for kind, code in _CODES if isinstance(exc, kind)), grpc.StatusCode.INTERNAL)
-        await context.abort(code, str(exc))
-        raise
-
-
-_UNARY: Final[dict[str, tuple[type[Message], type[Message]]]] = {
-    "Ping": (pb.PingRequest, pb.PingReply),
-    "GetTopology": (pb.TopologyRequest, pb.Topology),
-    "GetHealth": (pb.HealthRequest, pb.Health),
-    "ApplyMIG": (pb.MigRequest, pb.MigReply),
-    "ApplyMPS": (pb.MpsRequest, pb.MpsReply),
+_CALLS: Final = {
+    "Ping": Call(pb.PingRequest, pb.PingReply),
+    "GetTopology": Call(pb.TopologyRequest, pb.Topology),
+    "GetHealth": Call(pb.HealthRequest, pb.Health),
+    "ApplyMIG": Call(pb.MigRequest, pb.MigReply),
+    "ApplyMPS": Call(pb.MpsRequest, pb.MpsReply),
+    "WatchTelemetry": Call(pb.TelemetryRequest, pb.Telemetry, is_server_stream=True),
 }
-
-
-class _Malformed:
-    """Replaces a request that cannot be decoded. gRPC itself would return UNKNOWN and log a traceback."""
-
-    def __init__(self, problem: str) -> None:
-        self.problem = problem
-
-
-def _reader(kind: type[Message]) -> Callable[[bytes], Message | _Malformed]:
-    def read(data: bytes) -> Message | _Malformed:
-        try:
-            return kind.FromString(data)
-        except (DecodeError, UnicodeError, RecursionError, OverflowError, ValueError) as exc:
-            return _Malformed(f"not a {kind.DESCRIPTOR.name}: {exc}")
-
-    return read
-
-
-def _check_request(answer: Callable[[Any, Any], Awaitable[Message]]) -> Callable[[Any, Any], Awaitable[Message]]:
-    async def check_and_answer(request: Any, context: Any) -> Message:
-        await _refuse_malformed(request, context)
-        return await answer(request, context)
-
-    return check_and_answer
-
-
-async def _refuse_malformed(request: Any, context: Any) -> None:
-    if isinstance(request, _Malformed):
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, request.problem)
-
-
-def _handlers(service: AgentService) -> grpc.GenericRpcHandler:
-    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        name: grpc.unary_unary_rpc_method_handler(
-            _check_request(getattr(service, name)),
-            request_deserializer=_reader(request),
-            response_serializer=reply.SerializeToString,
-        )
-        for name, (request, reply) in _UNARY.items()
-    }
-    methods["WatchTelemetry"] = grpc.unary_stream_rpc_method_handler(
-        service.WatchTelemetry,
-        request_deserializer=_reader(pb.TelemetryRequest),
-        response_serializer=pb.Telemetry.SerializeToString,
-    )
-    return grpc.method_handlers_generic_handler(messages.SERVICE, methods)
 
 
 def _authorize(settings: Settings) -> Callable[[Any], bool]:
@@ -237,44 +166,24 @@ def _authorize(settings: Settings) -> Callable[[Any], bool]:
 @contextlib.asynccontextmanager
 async def serving(known: AgentInfo, settings: Settings) -> AsyncIterator[int]:
     """Serve while the context is open; yield the port."""
-    server = grpc.aio.server(
-        options=[
-            ("grpc.max_receive_message_length", _LARGEST_MESSAGE),
-            ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
-            ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS // 3),
-            ("grpc.so_reuseport", 0),
-        ],
-        maximum_concurrent_rpcs=settings.grpc_watchers * 2 + 16,
-    )
-    service = AgentService(known, may_order=_authorize(settings))
-    server.add_generic_rpc_handlers((_handlers(service),))
-    port = _listen(server, settings)
-    await server.start()
-    log.info("grpc_serving", port=port, tls=bool(settings.tls_cert_file))
-    try:
+    service = Service(messages.SERVICE, _CALLS, AgentService(known, may_order=_authorize(settings)))
+    limits = Limits(_LARGEST_MESSAGE, settings.grpc_watchers * 2 + 16)
+    files = tls.parse_files(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
+    address = _find_address(settings, is_secure=files is not None)
+    async with server.run_server(server.make_server([service], limits), address, files) as port:
         yield port
-    finally:
-        # Streams never end on their own.
-        await server.stop(_GRACE_S)
 
 
-def _listen(server: grpc.aio.Server, settings: Settings) -> int:
+def _find_address(settings: Settings, *, is_secure: bool) -> str:
     host, _, port = settings.grpc_bind_address.rpartition(":")
-    source = tls.parse_files(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
-    if source is None and not settings.grpc_insecure:
+    if not is_secure and not settings.grpc_insecure:
         if host and not tls.is_loopback(host):
             raise errors.Permanent(
                 f"gRPC on {settings.grpc_bind_address} needs certificates (tlsCertFile, tlsKeyFile, tlsCaFile); "
                 "without them only an address of this machine such as 127.0.0.1:50052 is served"
             )
         host = host or "127.0.0.1"
-    address = f"{host or '[::]'}:{port}"
-    try:
-        if source is None:
-            return server.add_insecure_port(address)
-        return server.add_secure_port(address, tls.server_credentials(source))
-    except RuntimeError as exc:
-        raise errors.Permanent(f"cannot listen on {address}: {exc}") from exc
+    return f"{host or '[::]'}:{port}"
 
 
 async def serve(known: AgentInfo, settings: Settings, on_port: Callable[[int], None] = lambda _: None) -> None:

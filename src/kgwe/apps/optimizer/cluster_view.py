@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kgwe.kube.client.client import KubeClient
     from kgwe.kube.client.informer import Change
     from kgwe.metrics.holdings import Holding
+    from kgwe.model.usage.window import PodKey
 
 _ADDRESS_ORDER: Final = ("InternalIP", "Hostname", "ExternalIP")
 
@@ -95,6 +96,11 @@ class ClusterView:
     def list_holdings(self) -> Iterator[Holding]:
         """Return the devices that pods hold, as agents report them; none without GPUNodes."""
         return holdings.list_holdings(self._gpu_nodes.store.values() if self._gpu_nodes is not None else ())
+
+    def is_without_gpus(self, key: PodKey) -> bool:
+        """Whether a pod exists and asks for no GPU; a pod that is not known may have had some."""
+        pod = self.pods.store.get(f"{key.namespace}/{key.name}")
+        return pod is not None and gpu_pods.read_shape(pod) is None
 
     def find_namespace(self, name: str) -> ObjectMeta | None:
         """Return the metadata of a namespace; None if it is not known."""

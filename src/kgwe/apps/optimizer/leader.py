@@ -12,6 +12,7 @@ import structlog
 from kgwe import errors
 from kgwe.apps import background
 from kgwe.apps.optimizer import sources
+from kgwe.apps.optimizer.demand import DemandForecasts
 from kgwe.apps.optimizer.forecasts import WorkloadForecasts, is_preallocator
 from kgwe.apps.optimizer.history.peaks import PeakTracker
 from kgwe.apps.optimizer.history.recorder import HistoryRecorder
@@ -24,6 +25,7 @@ from kgwe.apps.optimizer.placement_hints import PlacementHints
 from kgwe.apps.optimizer.run_times import HISTORY_S
 from kgwe.apps.optimizer.service import OptimizerService
 from kgwe.apps.optimizer.training import ModelRegistry, train_apart
+from kgwe.apps.optimizer.waste.allocations import AllocationReader
 from kgwe.apps.optimizer.waste.detector import Assessment, WasteDetector
 from kgwe.apps.optimizer.waste.feasibility import Feasibility
 from kgwe.apps.optimizer.waste.needs import HistoryNeeds
@@ -31,6 +33,7 @@ from kgwe.apps.optimizer.waste.reporter import FindingReporter
 from kgwe.apps.optimizer.waste.savings import SavingsLedger
 from kgwe.apps.optimizer.waste.verifier import SavingsVerifier, VerifyRules
 from kgwe.cluster.suspension.suspender import Suspender
+from kgwe.forecast.domains import rate_domains
 from kgwe.forecast.runtime.training import Untrained
 from kgwe.forecast.waste.idle_policy import IdlePolicy
 from kgwe.forecast.waste.recommend import Prices
@@ -44,13 +47,14 @@ from kgwe.rpc.server import Service
 from kgwe.store.history import HistoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from kgwe.apps.optimizer.cluster_view import ClusterView
     from kgwe.apps.optimizer.history.runs import RunTracker
     from kgwe.apps.optimizer.metrics import Metrics
     from kgwe.apps.optimizer.run_times import RunTimeModel
     from kgwe.apps.optimizer.settings import Settings
+    from kgwe.forecast.domains import DomainHistory
     from kgwe.kube.client.client import KubeClient
     from kgwe.kube.client.events import EventRecorder
     from kgwe.model.usage.fingerprint import Fingerprint
@@ -85,7 +89,7 @@ class OptimizerLeader:
         self._cluster = cluster
         self._tracker = tracker
         self._metrics = metrics
-        self._store = StoreThread(lambda: HistoryStore.open(settings.store))
+        self._store = StoreThread(lambda: HistoryStore.open(settings.store), on_loss=metrics.store_losses.inc)
         self._recorder = HistoryRecorder(tracker, PeakTracker(), self._store)
         self._source = sources.make_source(settings, cluster, self._take_minute)
         self._embedded = self._source if isinstance(self._source, EmbeddedSource) else None
@@ -100,16 +104,21 @@ class OptimizerLeader:
         )
         self._feasibility = Feasibility(cluster.view)
         self._detector = self._make_detector(self._rules)
-        self._reporter = FindingReporter(client, events.record) if settings.report_findings else None
+        self._reporter = (
+            FindingReporter(client, events.record, lambda: tracker.pods) if settings.report_findings else None
+        )
         self._notifier = Notifier(settings.notifications)
         self._notices = OwnerNotices(cluster.view.state, self._notifier.notify, time.time)
         self._idle = self._make_idle_actions(client, events) if settings.enable_idle_actions else None
+        self._allocations = AllocationReader(lambda: cluster.view.fleet)
         self._verifier = self._make_verifier(client, events)
+        self._demand = DemandForecasts(self._store, self._measure_demand)
         self._assessment = Assessment()
         self._run_times = run_times
         self._models = ModelRegistry(self._store)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_loaded = False
+        self._domains: Mapping[str, DomainHistory] = {}
         self._stack: Any = None
         self.port = 0
 
@@ -135,7 +144,7 @@ class OptimizerLeader:
             VerifyRules(settings.waste_interval_seconds, settings.verify_after_seconds),
             prices=Prices(settings.prices, settings.spot_prices),
             list_pods=lambda: self._tracker.pods,
-            is_spot=self._cluster.is_spot,
+            find_allocation=self._allocations.find,
             record=events.record if settings.report_findings else lambda _: None,
         )
 
@@ -163,7 +172,12 @@ class OptimizerLeader:
             self._tracker,
             Prices(self._settings.prices, self._settings.spot_prices),
             histories=self._needs.find_history,
-            hints=PlacementHints(lambda: self._cluster.view.fleet).find,
+            hints=PlacementHints(
+                lambda: self._cluster.view.fleet,
+                list_pods=self._tracker.pods.values,
+                histories=self._needs.find_history,
+                domains=lambda: self._domains,
+            ).find,
             assessment=lambda: self._assessment,
             on_prediction=self._metrics.count_prediction,
         )
@@ -174,6 +188,7 @@ class OptimizerLeader:
             assess=self._assess_lookback,
             load_histories=self._needs.add,
             savings=self._verifier,
+            demand=self._demand,
             now=time.time,
         )
 
@@ -188,7 +203,7 @@ class OptimizerLeader:
         await self._seed_source()
         await self._repeat_once("history", self._load_history)
         if self._reporter is not None:
-            self._reporter.restore(self._cluster.pods.store.values())
+            self._reporter.restore(self._cluster.pods.store.values(), self._cluster.view.state.workloads.values())
         files = tls.parse_files(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
         service = Service(SERVICE, CALLS, self._make_service())
         self._stack = server.serving([service], settings.grpc_bind_address, files=files)
@@ -202,6 +217,8 @@ class OptimizerLeader:
             background.keep_running("telemetry", self._inbox.run),
             self._repeat("record", self._record, settings.record_seconds),
             self._repeat("needs", self._refresh_needs, _NEEDS_S),
+            self._repeat("domains", self._rate_domains, _NEEDS_S),
+            self._repeat("demand", self._record_demand, _MINUTE_S),
             self._repeat("judge", self._judge, settings.waste_interval_seconds),
             self._train_again(),
         )
@@ -305,14 +322,25 @@ class OptimizerLeader:
     async def _refresh_needs(self) -> None:
         await self._needs.refresh(facts.fingerprint.key for facts in self._tracker.pods.values())
 
+    async def _rate_domains(self) -> None:
+        now_s = time.time()
+        runs = await self._store.call(lambda store: store.load_runs(now_s - HISTORY_S))
+        self._domains = await asyncio.to_thread(rate_domains, runs, now_s)
+
+    async def _record_demand(self) -> None:
+        await self._demand.record(time.time())
+
+    def _measure_demand(self) -> dict[str, float]:
+        return self._allocations.sum_by_model(facts.uid for facts in self._tracker.pods.values() if not facts.is_ended)
+
     async def _judge(self) -> None:
         started = time.perf_counter()
-        self._assessment = await self._detector.assess(time.time())
+        assessment = await self._detector.assess(time.time())
         self._metrics.judge_seconds.observe(time.perf_counter() - started)
-        self._metrics.show_assessment(self._assessment)
-        assessment = self._assessment
-        # Before the reports, which take time: pods that follow the advice meanwhile must be known.
+        # First of all: advice can be followed as soon as it is visible, and must be remembered by then.
         await self._repeat_once("verify", lambda: self._verifier.verify(assessment))
+        self._assessment = assessment
+        self._metrics.show_assessment(assessment)
         self._metrics.show_savings(self._verifier.entries)
         if (reporter := self._reporter) is not None:
             await self._repeat_once("report", lambda: reporter.report(assessment))

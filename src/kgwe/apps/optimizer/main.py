@@ -20,6 +20,7 @@ from kgwe.apps.optimizer.metrics import Metrics
 from kgwe.apps.optimizer.run_times import RunTimeModel
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.events import EventRecorder
+from kgwe.model.network.domains import nearest_domain
 from kgwe.telemetry import http, logs, probes
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ class Optimizer:
         self.metrics = Metrics()
         self._elector = leading.make_elector(client, settings, self.identity) if settings.leader_elect else None
         self.run_times = RunTimeModel()
-        self.tracker = RunTracker(predict=self.run_times.predict_run)
+        self.tracker = RunTracker(
+            domain_of=lambda node: nearest_domain(self.cluster.view.fleet.tree, node),
+            predict=self.run_times.predict_run,
+        )
         self.cluster = ClusterView(client, self.tracker)
         self.leading = LeaderLoop(self._elector, lambda: self.cluster.informers)
         self._acting_client = client.with_guard(self.leading.check_leading)

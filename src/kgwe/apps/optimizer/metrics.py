@@ -55,6 +55,11 @@ class Metrics:
         self.unstored = Gauge(
             "kgwe_optimizer_unstored", "Observations in memory that are not in the store yet", registry=registry
         )
+        self.store_losses = Counter(
+            "kgwe_optimizer_store_losses",
+            "Times that the store was deleted or replaced while it was in use",
+            registry=registry,
+        )
         self.samples_rejected = Counter(
             "kgwe_optimizer_samples_rejected",
             "Usage samples that were skipped, by reason",

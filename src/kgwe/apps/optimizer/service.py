@@ -44,6 +44,12 @@ class Forecasts(Protocol):
     def fill_metrics(self, reply: pb.MetricsReply) -> None: ...
 
 
+class Demand(Protocol):
+    """What is forecast about GPUs in use."""
+
+    def predict(self, gpu_model: str = "") -> pb.DemandReply: ...
+
+
 class Savings(Protocol):
     """What is known of followed recommendations."""
 
@@ -68,6 +74,7 @@ class OptimizerService:
         load_histories: Callable[[Sequence[str]], Awaitable[None]],
         now: Callable[[], float],
         savings: Savings | None = None,
+        demand: Demand | None = None,
     ) -> None:
         """`assessment`: the last judgement; `assess`: judges so many seconds before now.
 
@@ -75,6 +82,7 @@ class OptimizerService:
         """
         self._load_histories = load_histories
         self._savings = savings
+        self._demand = demand
         self._forecasts = forecasts
         self._inbox = inbox
         self._assessment = assessment
@@ -100,6 +108,8 @@ class OptimizerService:
         if len(request.nodes) > _MAX_NODES:
             raise errors.Permanent(f"{len(request.nodes)} nodes in one request; the most is {_MAX_NODES}")
         workload = messages.decode_workload(request.workload, self._now())
+        with contextlib.suppress(errors.KgweError):
+            await self._load_histories([workload.make_fingerprint().key])
         return pb.PlacementReply(hints=self._forecasts.find_hints(workload, list(request.nodes)))
 
     async def IngestTelemetry(self, requests: AsyncIterator[pb.Telemetry], context: Any) -> pb.IngestReply:  # noqa: N802
@@ -161,6 +171,10 @@ class OptimizerService:
             judged_s=assessment.at_s or None,
             source_problem=assessment.problem,
         )
+
+    async def PredictDemand(self, request: pb.DemandRequest, context: Any) -> pb.DemandReply:  # noqa: N802
+        del context
+        return pb.DemandReply() if self._demand is None else self._demand.predict(request.gpu_model)
 
 
 def encode_finding(each: Assessed) -> pb.Finding:

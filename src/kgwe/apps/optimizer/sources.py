@@ -43,6 +43,7 @@ def make_source(
         list_exporters=lambda: cluster.list_exporters(settings.exporter_port, settings.exporter_path),
         on_minute=on_minute,
         holders=cluster.list_holdings,
+        is_without_gpus=cluster.is_without_gpus,
     )
     return open_source(wanted, hooks)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kgwe.apps.scheduler.metrics import Metrics
     from kgwe.apps.scheduler.planning_errors import PlanningErrors
@@ -34,6 +34,16 @@ class PredictionSource(Protocol):
     async def close(self) -> None: ...
 
 
+class HintSource(Protocol):
+    """Forecasts on which nodes a workload would run faster or slower: the optimizer over gRPC."""
+
+    async def find_hint(self, workload: WorkloadDescription) -> Mapping[str, float]:
+        """Return node -> points; raise a KgweError if the source is down."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Deps:
     """What the leader's controllers share."""
@@ -54,5 +64,7 @@ class Deps:
     recorder: Recorder | None = None
     #: predicts run times; None: only declared ones are used
     predictions: PredictionSource | None = None
+    #: forecasts of how nodes suit workloads; None: there is no optimizer
+    hints: HintSource | None = None
     #: the bytes of a pod as the API server sent them, where they were kept
     bytes_of: Callable[[core.Pod], bytes] = lambda _: b""

@@ -15,8 +15,9 @@ from kgwe.apps.scheduler.disruption.recovery import RecoveryController
 from kgwe.apps.scheduler.disruption.unbound_gangs import UnboundGangs
 from kgwe.apps.scheduler.extender.handlers import ExtenderHandlers
 from kgwe.apps.scheduler.planning.gather_window import GatherWindow
+from kgwe.apps.scheduler.planning.hints import HintRefresher
 from kgwe.apps.scheduler.planning.planner import Planner
-from kgwe.apps.scheduler.planning.predictions import PredictionRefresher, describe_workloads
+from kgwe.apps.scheduler.planning.predictions import PredictionRefresher, describe_waiting, describe_workloads
 from kgwe.apps.scheduler.pods.pinner import Pinner
 from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
 from kgwe.apps.scheduler.reporting.periodic import PeriodicTasks
@@ -70,6 +71,7 @@ class Leader:
             self._queue, self._reconcile, workers=deps.settings.workers, on_error=self._handle_crash
         )
         self._gathering: set[Key] = set()  # large workloads that are about to be reconciled
+        self._hints = self._make_hint_refresher(deps)
         self._planner = Planner(
             deps.state,
             deps.choosers,
@@ -84,6 +86,7 @@ class Leader:
                 quiet_s=deps.settings.gang_gather_quiet_seconds,
                 limit_s=deps.settings.gang_gather_limit_seconds,
             ),
+            find_hint=self._hints.find if self._hints is not None else lambda _owner: {},
         )
         self.handlers = ExtenderHandlers(
             deps.state,
@@ -117,7 +120,7 @@ class Leader:
         )
         self._periodic = PeriodicTasks(deps, history, self._reconciler.renew_attempts)
         self._predictions = self._make_refresher(deps)
-        self._predicting: asyncio.Task[None] | None = None
+        self._forecasting: list[asyncio.Task[None]] = []
         self._ending = False
         self._is_room_due = False
         self._unsubscribe: Callable[[], None] = ignore
@@ -131,6 +134,15 @@ class Leader:
             self._planner.set_run_times,
             every_s=deps.settings.optimizer_refresh_seconds,
             on_result=lambda outcome: deps.metrics.predictions.labels(outcome).inc(),
+        )
+
+    def _make_hint_refresher(self, deps: Deps) -> HintRefresher | None:
+        if deps.hints is None:
+            return None
+        return HintRefresher(
+            deps.hints,
+            lambda: describe_waiting(deps.state, self._planner.list_waiting(), deps.settings.default_image),
+            every_s=deps.settings.optimizer_refresh_seconds,
         )
 
     def _handle_decision(self, owner: str, decision: Plan | Refusal) -> None:
@@ -229,8 +241,8 @@ class Leader:
                 self._pinner.pin(owner, pod)
         self._metrics.queue.set_function(lambda: len(self._queue))
         self._workers.start()
-        if self._predictions is not None:
-            self._predicting = asyncio.create_task(self._predictions.run())
+        refreshers = (each for each in (self._predictions, self._hints) if each is not None)
+        self._forecasting = [asyncio.create_task(each.run()) for each in refreshers]
         log.info("term_started", workloads=len(self._state.workloads), runs=len(self._state.runs))
         return self
 
@@ -312,9 +324,9 @@ class Leader:
         # Let writes that have begun finish.
         await self._workers.stop(grace_s=_GRACE_S)
         self._metrics.queue.set_function(lambda: 0)
-        if self._predicting is not None:
-            self._predicting.cancel()
-            await asyncio.gather(self._predicting, return_exceptions=True)
+        for task in self._forecasting:
+            task.cancel()
+        await asyncio.gather(*self._forecasting, return_exceptions=True)
         await self._periodic.stop()
         await self._preemption.stop()
         self._unbound_gangs.stop()

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.leading import Term
     from kgwe.apps.scheduler.deps import PredictionSource
+    from kgwe.apps.scheduler.planning.remote_predictions import RemotePredictions
     from kgwe.apps.scheduler.settings import Settings
     from kgwe.kube.api.resources import Resource
     from kgwe.kube.translate.extender_wire import BindArgs
@@ -303,13 +304,11 @@ class Scheduler:
         )
         return ""
 
-    def _make_predictions(self) -> PredictionSource | None:
-        """Return the source of predicted run times for one term: the optimizer or this process; None if it is off."""
+    def _connect_optimizer(self) -> RemotePredictions | None:
+        """Return the optimizer for one term; None without its address, or if predictions are off."""
         settings = self.settings
-        if not settings.enable_predictions:
+        if not settings.enable_predictions or not settings.optimizer_address:
             return None
-        if not settings.optimizer_address:
-            return LocalPredictions(self.state, settings.default_image, time.time)
         from kgwe.apps.scheduler.planning.remote_predictions import RemotePredictions  # noqa: PLC0415 - loads gRPC
         from kgwe.optimizerapi.client import Access  # noqa: PLC0415
         from kgwe.rpc.tls import parse_files  # noqa: PLC0415
@@ -321,7 +320,15 @@ class Scheduler:
             Access(settings.optimizer_address, files, deadline_s=settings.optimizer_timeout_seconds)
         )
 
+    def _predict_locally(self) -> PredictionSource | None:
+        """Return a predictor in this process; None if predictions are off."""
+        settings = self.settings
+        if not settings.enable_predictions:
+            return None
+        return LocalPredictions(self.state, settings.default_image, time.time)
+
     def make_deps(self) -> Deps:
+        optimizer = self._connect_optimizer()
         return Deps(
             client=self._acting_client,
             state=self.state,
@@ -334,7 +341,8 @@ class Scheduler:
             rng=self.rng,
             choosers=self.choosers,
             recorder=self.recorder,
-            predictions=self._make_predictions(),
+            predictions=optimizer or self._predict_locally(),
+            hints=optimizer,
             bytes_of=self.pods.bytes_of,
         )
 

@@ -155,7 +155,7 @@ def _workload(view: View, workload: Workload) -> Explanation:
         name=meta.name,
         state=workload.status.phase or "Waiting",
         summary="",
-        said=tuple(words_of(workload.status.conditions)),
+        said=(*words_of(workload.status.conditions), *words_of_advice(workload)),
         problems=view.config_problems(),
         warnings=view.warnings,
     )
@@ -508,6 +508,12 @@ def turn(view: View, owner: str) -> Turn | None:
     return Turn(
         place + 1, len(order), tuple(view.state.owners.title(each) for each in order[max(place - _AHEAD, 0) : place])
     )
+
+
+def words_of_advice(workload: Workload) -> Iterator[Word]:
+    """What the optimizer found about its GPUs."""
+    if (found := workload.status.optimization) is not None:
+        yield Word("GPUUnderused", "True", found.finding, found.message, found.since or "")
 
 
 def words_of(conditions: Iterable[Condition]) -> Iterator[Word]:

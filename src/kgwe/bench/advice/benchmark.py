@@ -2,46 +2,41 @@
 
     wasteful workloads → use is metered → advice → all of it is followed at once → use is metered again
 
-The promise is the sum of the recommendations' savings. The meter reads the exporters on its own: which pod held which
-device, at every step.
+The promise is the sum of the recommendations' savings. The meter has no part in them: it reads which pod holds
+which devices of which node, every few seconds, at prices of whole nodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
+import yaml
 
 from kgwe import errors
-from kgwe.apps.optimizer.settings import Settings
 from kgwe.bench import report
+from kgwe.bench.advice.meter import AllocationMeter
 from kgwe.bench.advice.trial import NAMESPACE, Trial
-from kgwe.bench.advice.workloads import make_fleet, make_workloads
+from kgwe.bench.advice.workloads import A100, L40S, make_fleet, make_workloads
 from kgwe.bench.cluster import clusters
 from kgwe.bench.loop import loop_factory
-from kgwe.forecast.waste.metering import meter_pods
-from kgwe.forecast.waste.recommend import Prices
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.demo import install
 from kgwe.local.fleet import apply, exporter
 from kgwe.local.toolchain import build
-from kgwe.metrics.embedded import EmbeddedSource, ScrapeSettings, scraping
-from kgwe.metrics.targets import DiscoveredTargets
-from kgwe.model.usage.window import PodKey
 from kgwe.optimizerapi.client import Access, OptimizerClient
 
 if TYPE_CHECKING:
     from kgwe.local.cluster.cluster import LocalCluster
     from kgwe.local.host.progress import Progress, Step
 
-_SCRAPE_S: Final = 5.0
-_STEP_S: Final = 10.0
-# Part of the metered time in which a pod must have been seen.
-_MIN_COVERAGE: Final = 0.5
+_MIN_METER_S: Final = 10.0
+# Dollars per hour of a node with eight GPUs, by instance type. The optimizer is told an eighth of it for each GPU.
+_NODE_PRICES: Final = {"hgx-a100": 27.2, "l40s": 16.32}
+_GPU_PRICES: Final = {A100: 3.4, L40S: 2.04}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,40 +55,8 @@ class Options:
             raise errors.Permanent(f"--count {self.count}: must be at least 1")
         if not 0 <= self.room <= 1:
             raise errors.Permanent(f"--room {self.room:g}: must be from 0 to 1")
-        if self.meter_s < _STEP_S:
-            raise errors.Permanent(f"--meter-s {self.meter_s:g}: must be at least {_STEP_S:g}")
-
-
-@dataclass(frozen=True, slots=True)
-class Bill:
-    """The metered cost of all workloads."""
-
-    dollars_per_hour: float
-    pods: int
-    unmetered: int
-    """Pods that were seen in too little of the time, or on a device without a price."""
-
-
-class Meter:
-    """Reads the exporters beside the optimizer."""
-
-    def __init__(self, source: EmbeddedSource, prices: Prices) -> None:
-        self._source = source
-        self._prices = prices
-
-    async def meter(self, trial: Trial, length_s: float) -> Bill:
-        """Wait so long, and return what the workloads cost per hour meanwhile."""
-        end_s = (math.ceil(time.time() / _STEP_S) + math.ceil(length_s / _STEP_S)) * _STEP_S
-        await asyncio.sleep(end_s + _SCRAPE_S - time.time())
-        window = await self._source.read_window(end_s, length_s, _STEP_S)
-        shares = {PodKey(*key): share for key, share in (await trial.list_shares()).items()}
-        found = {
-            pod: each for pod, each in meter_pods(window, self._prices, shares).items() if pod.namespace == NAMESPACE
-        }
-        needed_h = _MIN_COVERAGE * length_s / 3600
-        good = [each.hourly_cost for each in found.values() if each.hours >= needed_h]
-        known = [each for each in good if each is not None]
-        return Bill(math.fsum(known), len(found), len(found) - len(known))
+        if self.meter_s < _MIN_METER_S:
+            raise errors.Permanent(f"--meter-s {self.meter_s:g}: must be at least {_MIN_METER_S:g}")
 
 
 def run(options: Options, progress: Progress) -> report.Report:
@@ -120,22 +83,23 @@ async def _measure(cluster: LocalCluster, options: Options, step: Step) -> dict[
         await install.install(client)
         await apply.apply_fleet(client, fleet, nodes)
         url = await asyncio.to_thread(exporter.start, cluster)
-        address = await asyncio.to_thread(install.start_optimizer, cluster, url)
+        config = cluster.directory / "optimizer.yaml"
+        await asyncio.to_thread(config.write_text, yaml.safe_dump({"prices": _GPU_PRICES}), "utf-8")
+        address = await asyncio.to_thread(install.start_optimizer, cluster, url, config)
         await asyncio.to_thread(install.start_scheduler, cluster)
         trial = Trial(client, step, options.timeout_s)
         await trial.create(workloads)
-        web = httpx2.AsyncClient(trust_env=False)
-        targets = DiscoveredTargets(f"{url}/targets", web)
-        source = EmbeddedSource(targets, web, ScrapeSettings(interval_s=_SCRAPE_S))
-        settings = Settings()
-        prices = Prices(settings.prices, settings.spot_prices)
-        async with scraping(source), OptimizerClient(Access(address, deadline_s=5.0)) as optimizer:
-            return await _follow(trial, Meter(source, prices), optimizer, options)
+        async with (
+            httpx2.AsyncClient(trust_env=False) as web,
+            OptimizerClient(Access(address, deadline_s=5.0)) as optimizer,
+        ):
+            meter = AllocationMeter(client, web, f"{url}/metrics", NAMESPACE, _NODE_PRICES)
+            return await _follow(trial, meter, optimizer, options)
 
 
-async def _follow(trial: Trial, meter: Meter, optimizer: OptimizerClient, options: Options) -> dict[str, Any]:
+async def _follow(trial: Trial, meter: AllocationMeter, optimizer: OptimizerClient, options: Options) -> dict[str, Any]:
     trial.step.update(f"metering for {options.meter_s:g} s")
-    before = await meter.meter(trial, options.meter_s)
+    before = await meter.meter(options.meter_s)
     await trial.read_advice(optimizer)
     unexpected = trial.list_unexpected()
     trial.step.update("following the recommendations")
@@ -144,7 +108,7 @@ async def _follow(trial: Trial, meter: Meter, optimizer: OptimizerClient, option
     stopped = await trial.await_stopped(trial.advice.keys() - moved)
     started = await trial.await_running(moved)
     trial.step.update(f"metering for {options.meter_s:g} s")
-    after = await meter.meter(trial, options.meter_s)
+    after = await meter.meter(options.meter_s)
     promised = math.fsum(each.saving_per_hour or 0.0 for each in trial.advice.values())
     metered = before.dollars_per_hour - after.dollars_per_hour
     followed, verified = await trial.read_verified(optimizer, metered)
@@ -162,6 +126,7 @@ async def _follow(trial: Trial, meter: Meter, optimizer: OptimizerClient, option
         "metered_dollars_per_hour": round(metered, 4),
         "error_share": round(abs(metered - promised) / promised, 5) if promised else None,
         "verified": followed,
+        "not_verified": await trial.list_unverified(optimizer),
         "verified_dollars_per_hour": round(verified, 4),
         "unmetered_pods": before.unmetered + after.unmetered,
         "actions": trial.count_actions(),

@@ -28,6 +28,7 @@ _POLL_S: Final = 1.0
 _CONCURRENT: Final = 8
 # Nothing is waited for when the saving is this near.
 _NEAR: Final = 0.01
+_FOLLOWED: Final = "Recommendation followed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +156,18 @@ class Trial:
         await self.wait(are_verified)
         return followed, saving
 
-    async def list_shares(self) -> dict[tuple[str, str], float]:
-        """Return the share of each pod that asked for one."""
-        pods = await self.client.list(resources.POD, NAMESPACE)
-        found: dict[tuple[str, str], float] = {}
-        for pod in pods:
-            mine = self.workloads.get(pod.metadata.labels.get("kgwe.nvidia.io/workload", ""))
-            if mine is not None and mine.shape.share:
-                found[NAMESPACE, pod.metadata.name] = mine.shape.share
-        return found
+    async def list_unverified(self, optimizer: OptimizerClient) -> list[str]:
+        """Return the workloads of which the optimizer does not say that advice was followed."""
+        missing = []
+        for name in sorted(self.advice):
+            try:
+                reply = await optimizer.explain(NAMESPACE, name)
+            except errors.KgweError as exc:
+                missing.append(f"{name}: {exc}")
+                continue
+            if not any(_FOLLOWED in each for each in reply.reasoning):
+                missing.append(name)
+        return missing
 
     async def wait(self, is_done: Callable[[], Awaitable[bool]]) -> bool:
         """Ask until it is done or the time is over."""

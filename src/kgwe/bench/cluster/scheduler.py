@@ -16,6 +16,8 @@ from kgwe.local.cluster.cluster import LocalCluster, service_account_kubeconfig
 from kgwe.local.host import assets, paths, ports
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kgwe.kube.client.client import KubeClient
     from kgwe.local.host.processes import ProcessRecord
 
@@ -50,10 +52,12 @@ def start(
     name: str = NAME,
     probe_port: int = 0,
     tls: bool = True,
+    env: Mapping[str, str] | None = None,
 ) -> ProcessRecord:
     """Start KGWE as a process of the cluster; it stops with the cluster.
 
-    The leader serves the extender on `port`. With `tls`, kube-scheduler must present a client certificate there.
+    The leader serves the extender on `port`. With `tls`, kube-scheduler must present a client certificate there. `env`:
+    further settings.
     """
     kubeconfig = service_account_kubeconfig(cluster, _NAMESPACE, NAME, cluster.directory / f"{NAME}.kubeconfig")
     addresses = {"--metrics-bind-address": probe_port, "--extender-bind-address": port}
@@ -61,7 +65,8 @@ def start(
     profiler = () if profile is None else ("-m", "cProfile", "-o", str(profile.resolve()))
     argv = [sys.executable, *profiler, "-m", "kgwe.cli", "scheduler", *flags]
     certificates = extender.build_environment(cluster) if tls else {}
-    return cluster.start_sidecar(name, argv, env={"KUBECONFIG": str(kubeconfig), **certificates, **_COMPILED})
+    settings = {"KUBECONFIG": str(kubeconfig), **certificates, **_COMPILED, **(env or {})}
+    return cluster.start_sidecar(name, argv, env=settings)
 
 
 async def is_listening(port: int) -> bool:

@@ -131,7 +131,7 @@ async def _measure(cluster: LocalCluster, port: int, options: Options, step: Ste
         )
         size = Size(nodes=options.nodes, taken=options.taken)
         await ground.prepare(NodeSet(options.nodes, _GPUS_PER_NODE), size, options.seed)
-        payloads = await _record_calls(ground, port, options)
+        payloads = await record_calls(ground, port, options.pods, is_tls=options.tls)
         # Stop kube-scheduler, so that it sends no further calls.
         cluster.kill(components.SCHEDULER)
         await ground.start_kgwe()
@@ -142,11 +142,11 @@ def _build_pieces(count: int) -> list[Piece]:
     return [Piece(work_name(index), _SIZES[index % len(_SIZES)]) for index in range(count)]
 
 
-async def _record_calls(ground: Bed, port: int, options: Options) -> list[Payload]:
-    """Record kube-scheduler's calls about pods of each size."""
-    recorder, count = capture.Recorder(), options.pods
+async def record_calls(ground: Bed, port: int, count: int, *, is_tls: bool) -> list[Payload]:
+    """Record kube-scheduler's calls about so many pods, of each size."""
+    recorder = capture.Recorder()
     files = extender.server_files(ground.cluster.layout.certificates)
-    tls = http.ReloadingContext(files) if options.tls else None
+    tls = http.ReloadingContext(files) if is_tls else None
     found: list[Payload] = []
 
     async def has_enough() -> bool:

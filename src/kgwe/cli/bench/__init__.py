@@ -28,7 +28,7 @@ from kgwe.cli.bench import (
     waste,
 )
 from kgwe.cli.bench.forecast import demand, eta, predictor
-from kgwe.cli.bench.optimizer import recommendations
+from kgwe.cli.bench.optimizer import outage, recommendations
 from kgwe.cli.bench.workloads import classify, hints, interference, rightsize
 
 app = App(
@@ -61,6 +61,7 @@ for each in (
     informer,
     interference,
     mig,
+    outage,
     packing,
     plans,
     predictor,

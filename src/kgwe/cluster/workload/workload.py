@@ -25,6 +25,7 @@ from kgwe.placement.planning.ask import TopologyRequest
 
 if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpuworkload import GPUWorkloadSpec
+    from kgwe.kube.api.kgwe.gpuworkload_status import Optimization
     from kgwe.kube.api.kgwe.warp import WarpGPUWorkloadSpec
     from kgwe.kube.api.meta import Condition, ObjectMeta
     from kgwe.kube.api.resources import Resource
@@ -72,6 +73,8 @@ class Status:
     #: what it asked for and where it is, as `kubectl get` shows them
     gpus: str = ""
     nodes: str = ""
+    #: what the optimizer found; written by it alone
+    optimization: Optimization | None = None
     #: of a failed workload: the hash of the spec that failed
     spec_hash: str = ""
 
@@ -331,6 +334,7 @@ def _read_status(status: Any, node: str) -> Status:
         certificate=getattr(status, "reasons", "") if not node else "",
         gpus=getattr(status, "requestedGPUs", ""),
         nodes=getattr(status, "nodeSummary", ""),
+        optimization=getattr(status, "optimization", None),
         spec_hash=status.specHash,
     )
 

@@ -15,6 +15,7 @@ from kgwe.local.host import assets, ports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from kgwe.kube.client.client import KubeClient
     from kgwe.local.cluster.cluster import LocalCluster
@@ -68,10 +69,10 @@ def start_mig(cluster: LocalCluster) -> int:
     return port
 
 
-def start_optimizer(cluster: LocalCluster, exporter: str) -> str:
+def start_optimizer(cluster: LocalCluster, exporter: str, config: Path | None = None) -> str:
     """Start the optimizer with the permissions of deploy/optimizer.yaml; return the address of its gRPC service.
 
-    `exporter`: URL of the GPU metrics of the simulated fleet.
+    `exporter`: URL of the GPU metrics of the simulated fleet. `config`: its settings file.
     """
     kubeconfig = service_account_kubeconfig(
         cluster, NAMESPACE, OPTIMIZER, cluster.directory / f"{OPTIMIZER}.kubeconfig"
@@ -81,6 +82,8 @@ def start_optimizer(cluster: LocalCluster, exporter: str) -> str:
     command = [sys.executable, "-m", "kgwe.cli", "optimizer", "--kubeconfig", str(kubeconfig)]
     command += ["--store", str(cluster.directory / "optimizer.db"), "--exporters-from", f"{exporter}/targets"]
     command += ["--grpc-bind-address", address, "--metrics-bind-address", f"{ports.LOOPBACK}:{port['metrics']}"]
+    if config is not None:
+        command += ["--config", str(config)]
     cluster.start_sidecar(OPTIMIZER, command, env=_QUICK)
     return address
 

@@ -331,3 +331,15 @@ def _list_connections(
                 if (name_a, name_b) == (one, other):
                     found |= {(number, a, b), (number, b, a)}
     return frozenset(found)
+
+
+def nearest_domain(tree: Tree, node: str) -> str:
+    """Name of the nearest known domain of a node; empty: its place in the network is not known."""
+    place = tree.position.get(node)
+    if place is None:
+        return ""
+    for level, domains in zip(tree.levels, tree.domain_of, strict=True):
+        domain = int(domains[place])
+        if level.known[domain]:
+            return level.names[domain]
+    return ""

@@ -61,6 +61,8 @@ class Ask:
     first: GangRequest | None = None
     #: the gang it is a part of, when other pods of the gang are placed already
     partial: PartialGang | None = None
+    #: node -> points of a forecast, for one pod alone; not part of the request
+    hint: Mapping[str, float] = field(default_factory=dict, compare=False)
     #: gangs whose turn comes later; not part of the request
     following: Following = field(default=NONE_FOLLOW, compare=False)
 
@@ -74,7 +76,7 @@ class Ask:
         first = None if self.first is None else replace(self.first, name="", priority=0)
         return replace(
             self, owner="", since="", namespace="", name="", priority=0, preemptible=False, expected_s=None,
-            first_claim=False, amounts={}, gang=gang, first=first, following=NONE_FOLLOW,
+            first_claim=False, amounts={}, gang=gang, first=first, hint={}, following=NONE_FOLLOW,
         )  # fmt: skip
 
     def __hash__(self) -> int:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from kgwe.placement.planning.custom_strategies import Rng
     from kgwe.placement.planning.plan import FleetView
     from kgwe.placement.pod.fit import Fitter
+    from kgwe.placement.pod.score import Floats
 
 _PAIR: Final = 2
 
@@ -120,11 +121,22 @@ def _plan_pod(fleet: FleetView, ask: Ask, choosers: Choosers, rng: Rng | None) -
         return refuse_strategy(ask, GANG_STRATEGIES, choosers)
     strategy = ALIASES.get(name) or Strategy(name)
     generator = np.random.default_rng(rng.randrange(2**32)) if strategy is Strategy.RANDOM and rng else None
-    best = fleet.engine.decide(ask.request, strategy=strategy, rng=generator)
+    hint = _read_hint(fleet, ask.hint) if ask.hint else None
+    best = fleet.engine.decide(ask.request, strategy=strategy, rng=generator, hint=hint)
     found, note = reliability.prefer_reliable_node(fleet.engine, ask.request, strategy, best, expected_s=ask.expected_s)
     if not isinstance(found, Decision):
         return refuse_pod(fleet.fitter, ask, found)
     return _build_pod_plan(ask, found, note + _note_spot_node(fleet, ask, found))
+
+
+def _read_hint(fleet: FleetView, hint: Mapping[str, float]) -> Floats:
+    """Node -> points; 0 for nodes of which nothing is forecast. Nodes that are gone are left out."""
+    points = np.zeros(len(fleet.snapshot))
+    index = fleet.snapshot.index
+    for name, value in hint.items():
+        if (number := index.get(name)) is not None:
+            points[number] = value
+    return points
 
 
 def _note_spot_node(fleet: FleetView, ask: Ask, found: Decision) -> str:

@@ -10,8 +10,9 @@ from tests.support.builders import optimizer_pods
 from tests.support.fakes.memory_api import MemoryApi
 
 from kgwe.apps.optimizer.history.writer import StoreThread
+from kgwe.apps.optimizer.waste.allocations import Allocation
 from kgwe.apps.optimizer.waste.detector import Assessed, Assessment
-from kgwe.apps.optimizer.waste.savings import SavingsLedger, sum_realized
+from kgwe.apps.optimizer.waste.savings import Form, SavingsLedger, name_model, sum_realized
 from kgwe.apps.optimizer.waste.verifier import SavingsVerifier, VerifyRules
 from kgwe.forecast.waste.alternatives import Action, Alternative
 from kgwe.forecast.waste.findings import Finding, Kind
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 A100 = "NVIDIA A100-SXM4-80GB"
 MIG = Alternative(Action.MIG_PROFILE, 1, A100, mig_profile="1g.10gb", fraction=1 / 7)
+LARGER = Alternative(Action.MIG_PROFILE, 1, A100, mig_profile="3g.40gb", fraction=0.5)
 SUSPEND = Alternative(Action.SUSPEND, 0, A100, fraction=0.0)
 WHOLE = {"nvidia.com/gpu": "1"}
 SLICE = {"nvidia.com/mig-1g.10gb": "1"}
@@ -51,6 +53,7 @@ class Bed:
         self.now_s = 1_800_000_000.0
         self.pods: dict[PodKey, PodFacts] = {}
         self.verdicts: dict[PodKey, Verdict] = {}
+        self.allocations: dict[str, Allocation] = {}
         self.store = StoreThread(lambda: HistoryStore.open(str(path)))
         self.verifier = self.start()
 
@@ -62,19 +65,24 @@ class Bed:
             RULES,
             prices=Prices({"A100-SXM4-80GB": 7.0}, {}),
             list_pods=lambda: self.pods,
-            is_spot=lambda _: False,
+            find_allocation=self.allocations.get,
             record=self.events.append,
         )
         return self.verifier
 
-    def run(self, limits: dict[str, str], fraction: float = 1.0, **changes: Any) -> PodFacts:
-        """Let the owner have one pod with these devices."""
+    def run(self, limits: dict[str, str], gpus: float = 1.0, *, model: str = A100, p95: float = 0.1) -> PodFacts:
+        """Let the owner have one new pod, which holds so many GPUs."""
         pod = optimizer_pods.read("train-0", limits=limits, namespace="team")
+        pod = replace(pod, uid=f"{pod.uid}-{self.now_s}", started_s=self.now_s)
         self.pods = {pod.key: pod}
-        profile = "" if fraction == 1.0 else "1g.10gb"
-        found = Verdict(pod.key, State.BUSY, Reason.MEASURED, devices=1, model=A100, p95=0.1, fraction=fraction)
-        self.verdicts = {pod.key: replace(found, mig_profile=profile, **changes)}
+        self.verdicts = {pod.key: Verdict(pod.key, State.BUSY, Reason.MEASURED, devices=1, model=model, p95=p95)}
+        self.allocate(gpus, mig_profile=pod.fingerprint.shape.mig_profile, model=model)
         return pod
+
+    def allocate(self, gpus: float, *, mig_profile: str = "", model: str = A100) -> None:
+        (pod,) = self.pods.values()
+        self.allocations.clear()
+        self.allocations[pod.uid] = Allocation(Form(1000, mig_profile, name_model(model)), gpus)
 
     def stop(self) -> None:
         self.pods, self.verdicts = {}, {}
@@ -143,12 +151,43 @@ async def test_a_smaller_saving_than_promised_is_partly_realised(bed: Bed):
     assert bed.outcome() == (Result.PARTLY, pytest.approx(6.0))
 
 
-async def test_an_earlier_holder_of_the_slice_does_not_make_it_cheaper(bed: Bed):
+async def test_a_pod_is_metered_by_what_it_holds_not_by_what_was_promised(bed: Bed):
     bed.run(WHOLE)
     await bed.round(MIG, 2)
-    bed.run(SLICE, 1 / 14)
+    bed.run(SLICE, 2 / 7)
+    await bed.round(count=6)
+    assert bed.outcome() == (Result.PARTLY, pytest.approx(5.0))
+
+
+async def test_earlier_advice_can_still_be_followed_after_the_advice_has_changed(bed: Bed):
+    bed.run(WHOLE)
+    await bed.round(MIG, 2)
+    await bed.round(LARGER, 2, saving=3.5)
+    bed.run(SLICE, 1 / 7)
     await bed.round(count=6)
     assert bed.outcome() == (Result.REALIZED, pytest.approx(6.0))
+    assert bed.entry().latest.target == "MIG profile 1g.10gb"
+
+
+async def test_advice_for_the_new_devices_does_not_hide_that_advice_was_followed(bed: Bed):
+    bed.run(WHOLE)
+    await bed.round(LARGER, 2, saving=3.5)
+    bed.run({"nvidia.com/mig-3g.40gb": "1"}, 0.5)
+    await bed.round(MIG)
+    assert bed.entry().is_followed
+    assert bed.entry().latest.target == "MIG profile 3g.40gb"
+
+
+async def test_a_pod_whose_devices_are_not_known_yet_has_not_followed(bed: Bed):
+    bed.run(WHOLE)
+    await bed.round(MIG, 2)
+    bed.run(SLICE, 1 / 7)
+    bed.allocations.clear()
+    await bed.round(count=2)
+    assert not bed.entry().is_followed
+    bed.allocate(1 / 7, mig_profile="1g.10gb")
+    await bed.round()
+    assert bed.entry().is_followed
 
 
 async def test_other_devices_than_recommended_are_not_the_recommendation(bed: Bed):
@@ -226,12 +265,23 @@ async def test_an_owner_that_is_gone_was_not_suspended(bed: Bed):
     assert bed.verifier.entries == []
 
 
-async def test_a_gap_makes_the_saving_unknown(bed: Bed):
+async def test_a_pod_that_ran_all_the_time_was_metered_in_a_gap(bed: Bed):
     bed.run(WHOLE)
     await bed.round(MIG, 2)
     bed.run(SLICE, 1 / 7)
     await bed.round(count=2)
-    bed.now_s += 600
+    bed.now_s += 3000
+    await bed.round()
+    assert bed.outcome() == (Result.REALIZED, pytest.approx(6.0))
+
+
+async def test_a_gap_in_which_pods_were_replaced_makes_the_saving_unknown(bed: Bed):
+    bed.run(WHOLE)
+    await bed.round(MIG, 2)
+    bed.run(SLICE, 1 / 7)
+    await bed.round(count=2)
+    bed.now_s += 3000
+    bed.run(SLICE, 1 / 7)
     await bed.round(count=2)
     assert bed.outcome() == (Result.UNKNOWN, None)
     assert bed.events == []

@@ -51,6 +51,29 @@ def refused(made, asked, **more):
 
 
 class TestOnePod:
+    def test_a_hint_decides_between_equal_nodes(self):
+        made = fleet(H100, H100, H100)
+        assert placed(made, ask(8)).nodes == ("n0",)
+        assert placed(made, ask(8, hint={"n2": 1.0})).nodes == ("n2",)
+        assert placed(made, ask(8, hint={"n0": -1.0, "gone": 10.0})).nodes == ("n1",)
+
+    @pytest.mark.parametrize("points", [10.0, 1e9, float("inf")])
+    def test_a_hint_never_makes_a_node_fit(self, points):
+        made = fleet(H100, SMALL, SMALL)
+        assert placed(made, ask(8, hint={"n1": points, "n2": points})).nodes == ("n0",)
+        assert refused(made, ask(9, hint={"n0": points})).code is Reason.TOO_LARGE
+
+    @pytest.mark.parametrize("points", [-10.0, -1e9, float("-inf"), float("nan")])
+    def test_a_hint_never_refuses_the_only_node_that_fits(self, points):
+        assert placed(fleet(H100, SMALL), ask(8, hint={"n0": points})).nodes == ("n0",)
+
+    def test_a_hint_is_bounded_beside_the_score(self):
+        made = fleet(H100, H100)
+        made.snapshot.commit(placed(made, ask(4)).grants[0])
+        full = placed(made, ask(4))
+        assert full.nodes == ("n0",)
+        assert placed(made, ask(4, hint={"n1": 1e9})).score <= 100
+
     def test_a_plan_says_where_and_why(self):
         found = placed(fleet(H100, H100), ask(8))
         assert found.nodes == ("n0",)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from kgwe.apps.optimizer.waste.savings import Form
-from kgwe.forecast.waste import gpu_parts
+import msgspec
+
+from kgwe.apps.optimizer.waste.savings import name_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kgwe.apps.optimizer.history.gpu_pods import PodFacts
-    from kgwe.apps.optimizer.waste.savings import Key
+    from kgwe.apps.optimizer.waste.allocations import Allocation
+    from kgwe.apps.optimizer.waste.savings import Form, Key
     from kgwe.forecast.waste.recommend import Prices
     from kgwe.forecast.waste.verdicts import Verdict
     from kgwe.model.usage.window import PodKey
-
-_MILLI: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,16 @@ class OwnerUse:
     """What its pods cost. None: unknown."""
     p95: float | None
     oom_kills: int
+    since_s: float = math.inf
+    """Time at which the last of its pods started. Infinite: one has not."""
 
 
 @dataclass(frozen=True, slots=True)
 class UseReader:
-    """Reads what owners use."""
+    """Reads what owners hold and cost. Only how busy their devices are comes from metrics."""
 
     prices: Prices
-    is_spot: Callable[[str], bool]
+    find_allocation: Callable[[str], Allocation | None]
 
     def read(self, pods: Iterable[PodFacts], verdicts: Mapping[PodKey, Verdict]) -> dict[Key, OwnerUse]:
         """Return the owners with pods that have not ended."""
@@ -50,38 +53,31 @@ class UseReader:
         return {key: self._read_owner(mine, verdicts) for key, mine in members.items()}
 
     def _read_owner(self, pods: list[PodFacts], verdicts: Mapping[PodKey, Verdict]) -> OwnerUse:
-        pairs = [(facts, verdicts.get(facts.key)) for facts in pods]
-        forms = {self._read_form(facts, verdict) for facts, verdict in pairs}
-        form = next(iter(forms)) if len(forms) == 1 else None
-        costs = [self._find_cost(facts, verdict) for facts, verdict in pairs]
-        known = [cost for cost in costs if cost is not None]
+        seen = [(facts, verdicts.get(facts.key)) for facts in pods]
+        held = [self._find_held(facts, verdict) for facts, verdict in seen]
+        known = [each for each in held if each is not None]
+        forms = {each.form for each in known}
+        is_complete = len(known) == len(held)
+        costs = [self._find_cost(each) for each in known]
+        priced = [cost for cost in costs if cost is not None]
         # Metrics of a shared GPU are of all its pods.
-        peaks = [each.p95 for _, each in pairs if each is not None and each.p95 is not None and not each.is_shared]
-        per_hour = sum(known) if len(known) == len(costs) else None
-        return OwnerUse(pods, form, per_hour, max(peaks, default=None), sum(len(each.out_of_memory) for each in pods))
+        peaks = [each.p95 for _, each in seen if each is not None and each.p95 is not None and not each.is_shared]
+        return OwnerUse(
+            pods,
+            form=next(iter(forms)) if is_complete and len(forms) == 1 else None,
+            per_hour=math.fsum(priced) if len(priced) == len(held) else None,
+            p95=max(peaks, default=None),
+            oom_kills=sum(len(each.out_of_memory) for each in pods),
+            since_s=max((each.started_s or math.inf for each in pods), default=math.inf),
+        )
 
-    def _read_form(self, facts: PodFacts, verdict: Verdict | None) -> Form | None:
-        """Return the devices of a pod; None if it does not run, or its devices are not seen."""
-        if facts.phase != "Running" or verdict is None or not verdict.devices:
-            return None
-        shape = facts.fingerprint.shape
-        return Form(shape.milli_gpus, shape.mig_profile, name_model(verdict.model), self.is_spot(facts.node))
+    def _find_held(self, facts: PodFacts, verdict: Verdict | None) -> Allocation | None:
+        """Return what a running pod holds. Where nodes have no label of their GPUs, metrics name the model."""
+        found = self.find_allocation(facts.uid) if facts.phase == "Running" else None
+        if found is None or found.form.model or verdict is None:
+            return found
+        return replace(found, form=msgspec.structs.replace(found.form, model=name_model(verdict.model)))
 
-    def _find_cost(self, facts: PodFacts, verdict: Verdict | None) -> float | None:
-        if verdict is None or not verdict.devices:
-            return None
-        shape = facts.fingerprint.shape
-        if shape.milli_gpus >= _MILLI and verdict.devices != shape.milli_gpus // _MILLI:
-            # Devices of an earlier pod with the same name are still in the window.
-            return None
-        price = self.prices.find(verdict.model, is_spot=self.is_spot(facts.node))
-        # A slice has one holder at a time; an earlier one may still be in the window.
-        is_slice = bool(shape.mig_profile)
-        part = gpu_parts.slice_fraction(verdict.model, shape.mig_profile) if is_slice else verdict.fraction
-        return None if price is None else verdict.devices * part * price
-
-
-def name_model(name: str) -> str:
-    """Return the short name of a GPU model, or the name itself if the catalog does not have it."""
-    model = gpu_parts.find_model(name)
-    return name if model is None else model.name
+    def _find_cost(self, held: Allocation) -> float | None:
+        price = self.prices.find(held.form.model, is_spot=held.form.is_spot)
+        return None if price is None else held.gpus * price

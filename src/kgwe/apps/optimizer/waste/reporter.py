@@ -1,6 +1,6 @@
-"""Reports findings where users look: an Event and a condition on the pod.
+"""Reports findings where users look: an Event, and the GPUWorkload's status or, without one, a condition on the pod.
 
-Both are written when a finding changes, not in every round.
+All are written when a finding changes, not in every round.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.optimizer.history import gpu_pods
+from kgwe.apps.optimizer.waste.workload_advice import WorkloadAdvice
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.client.client import STRATEGIC_MERGE_PATCH, Forbidden
 from kgwe.kube.client.events import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
-    from kgwe.apps.optimizer.history.gpu_pods import GpuPod
+    from kgwe.apps.optimizer.history.gpu_pods import GpuPod, PodFacts
     from kgwe.apps.optimizer.waste.detector import Assessed, Assessment
+    from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.client.client import KubeClient
+    from kgwe.model.usage.window import PodKey
 
 log = structlog.get_logger(__name__)
 
@@ -37,15 +40,23 @@ _MONTH_H: Final = 730
 class FindingReporter:
     """Writes Events and conditions of findings."""
 
-    def __init__(self, client: KubeClient, record: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        record: Callable[[Event], None],
+        list_pods: Callable[[], Mapping[PodKey, PodFacts]] = dict,
+    ) -> None:
         self._client = client
+        self._list_pods = list_pods
+        self._workloads = WorkloadAdvice(client)
         self._record = record
         self._told: dict[str, tuple[str, float]] = {}  # pod uid -> reason and time of its last Event
         self._conditions: dict[str, tuple[str, str, str]] = {}  # pod uid -> namespace, name, reason
         self.failures = 0
 
-    def restore(self, pods: Iterable[GpuPod]) -> None:
-        """Take over the conditions that the last leader wrote."""
+    def restore(self, pods: Iterable[GpuPod], workloads: Iterable[Workload] = ()) -> None:
+        """Take over what the last leader wrote."""
+        self._workloads.restore(workloads)
         for pod in pods:
             for condition in pod.status.conditions:
                 if condition.type == CONDITION and condition.status == "True":
@@ -62,13 +73,19 @@ class FindingReporter:
         for each in found.values():
             self._record_event(each, assessment.at_s)
         # A gap in the metrics does not make a finding new.
-        self._told = {uid: told for uid, told in self._told.items() if uid in found or uid in self._conditions}
-        writes = 0
+        kept = found.keys() | self._conditions.keys()
+        kept |= {facts.uid for facts in self._list_pods().values() if self._workloads.find_finding(facts)}
+        self._told = {uid: told for uid, told in self._told.items() if uid in kept}
+        writes = await self._workloads.report(assessment, self._list_pods(), describe, _MAX_WRITES)
         for uid, each in found.items():
             reason = str(each.finding.kind)
+            if not self._workloads.is_absent(each.facts):
+                continue
             if writes < _MAX_WRITES and self._conditions.get(uid, ("", "", ""))[2] != reason:
                 writes += await self._write(uid, each.facts.key, reason, describe(each), assessment.at_s)
-        cleared = [uid for uid in self._conditions if uid not in found and self._is_known(uid, assessment)]
+        # Also conditions of pods that an earlier release wrote, or of a time without the GPUWorkload.
+        told = {uid for uid, each in found.items() if self._workloads.is_absent(each.facts)}
+        cleared = [uid for uid in self._conditions if uid not in told and self._is_known(uid, assessment)]
         for uid in cleared[: _MAX_WRITES - writes]:
             namespace, name, _ = self._conditions[uid]
             await self._write(uid, (namespace, name), "", "", assessment.at_s)
@@ -84,6 +101,10 @@ class FindingReporter:
     def _record_event(self, each: Assessed, now_s: float) -> None:
         reason, facts = str(each.finding.kind), each.facts
         told = self._told.get(facts.uid)
+        if told is None and self._workloads.find_finding(facts) == reason:
+            # Another pod of the workload, or the last leader, wrote the Event.
+            self._told[facts.uid] = (reason, now_s)
+            return
         if told is not None and told[0] == reason and now_s - told[1] < _REPEAT_S:
             return
         self._told[facts.uid] = (reason, now_s)

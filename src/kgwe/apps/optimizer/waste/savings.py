@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
 
+from kgwe.forecast.waste import gpu_parts
 from kgwe.forecast.waste.verify import Result, Span
 
 if TYPE_CHECKING:
@@ -43,8 +45,8 @@ class Metered(msgspec.Struct, frozen=True):
     """In the last window."""
     oom_kills: int = 0
 
-    def add(self, seconds: float, per_hour: float | None, limit_s: float) -> Metered:
-        """Return it with more time. Of a long time without observations only the end is metered."""
+    def add(self, seconds: float, per_hour: float | None, limit_s: float = math.inf) -> Metered:
+        """Return it with more time, of which at most the limit was metered."""
         metered_s = 0.0 if per_hour is None else min(seconds, limit_s)
         return msgspec.structs.replace(
             self,
@@ -65,20 +67,28 @@ class Metered(msgspec.Struct, frozen=True):
         )
 
 
+class Advice(msgspec.Struct, frozen=True):
+    """One recommendation."""
+
+    action: str
+    target: str
+    promised_per_hour: float | None
+    """Of all pods of the owner. None: no price is known."""
+    form: Form
+    """The devices that it recommends."""
+    at_s: float
+    """Time of the last round with it."""
+
+
 class Entry(msgspec.Struct, frozen=True):
-    """The recommendation for one owner, and what became of it."""
+    """The recommendations for one owner, and what became of them."""
 
     namespace: str
     kind: str
     name: str
-    action: str
-    target: str
-    promised_per_hour: float | None
-    """Of all its pods. None: no price is known."""
     original: Form
-    advised: Form
-    advised_s: float
-    """Time of the last round with this advice."""
+    advice: tuple[Advice, ...]
+    """The followed one, or all of the last hour, the latest first: the room that the cluster has changes advice."""
     seen_s: float
     """Time of the last round in which it was metered."""
     followed_s: float | None = None
@@ -97,6 +107,11 @@ class Entry(msgspec.Struct, frozen=True):
     @property
     def key(self) -> Key:
         return self.namespace, self.kind, self.name
+
+    @property
+    def latest(self) -> Advice:
+        """The followed recommendation, or the latest one."""
+        return self.advice[0]
 
     @property
     def is_followed(self) -> bool:
@@ -121,7 +136,8 @@ class SavingsLedger:
             except (msgspec.ValidationError, TypeError) as exc:
                 log.warning("saving_skipped", name=document.name, error=str(exc))
                 continue
-            self.entries[entry.key] = entry
+            if entry.advice:
+                self.entries[entry.key] = entry
 
     def put(self, entry: Entry) -> None:
         """Remember an entry."""
@@ -161,3 +177,9 @@ def sum_realized(entries: list[Entry]) -> dict[str, float]:
         if each.is_followed and each.realized_per_hour is not None:
             total[each.namespace] = total.get(each.namespace, 0.0) + each.realized_per_hour
     return total
+
+
+def name_model(name: str) -> str:
+    """Return the short name of a GPU model, or the name itself if the catalog does not have it."""
+    model = gpu_parts.find_model(name)
+    return name if model is None else model.name

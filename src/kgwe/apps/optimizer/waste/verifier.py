@@ -1,11 +1,12 @@
 """Follows recommendations: notices that one was followed, meters before and after, and reports the realised saving.
 
-A recommendation was followed when the owner's pods run with the recommended devices, or the owner is suspended. The
-same round that judges pods meters them: devices x part of a GPU x price, for the time since the last round.
+A recommendation was followed when the owner's pods run with the recommended devices, or the owner is suspended. Every
+round meters what the pods of each owner hold: GPUs x price, for the time since the last round.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -14,8 +15,8 @@ import msgspec
 import structlog
 
 from kgwe import errors
-from kgwe.apps.optimizer.waste.owner_use import OwnerUse, UseReader, name_model
-from kgwe.apps.optimizer.waste.savings import Entry, Form, Metered
+from kgwe.apps.optimizer.waste.owner_use import OwnerUse, UseReader
+from kgwe.apps.optimizer.waste.savings import Advice, Entry, Form, Metered, name_model
 from kgwe.cluster.suspension.owner_kinds import KINDS
 from kgwe.cluster.suspension.owner_search import Owner
 from kgwe.cluster.suspension.suspender import is_suspended
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kgwe.apps.optimizer.history.gpu_pods import PodFacts
+    from kgwe.apps.optimizer.waste.allocations import Allocation
     from kgwe.apps.optimizer.waste.detector import Assessed, Assessment
     from kgwe.apps.optimizer.waste.savings import Key, SavingsLedger
     from kgwe.forecast.waste.alternatives import Alternative
@@ -49,6 +51,8 @@ _RECHECK_S: Final = 300.0
 _KEEP_S: Final = 30 * 86400.0
 # The store gets the meters this often, and notable changes at once.
 _SAVE_S: Final = 60.0
+# Different recommendations of one owner that are remembered.
+_MAX_ADVICE: Final = 8
 _UNSURE: Final = frozenset({Result.TOO_EARLY, Result.UNKNOWN})
 _GOOD: Final = frozenset({Result.REALIZED, Result.PARTLY})
 
@@ -74,14 +78,14 @@ class SavingsVerifier:
         *,
         prices: Prices,
         list_pods: Callable[[], Mapping[PodKey, PodFacts]],
-        is_spot: Callable[[str], bool],
+        find_allocation: Callable[[str], Allocation | None],
         record: Callable[[Event], None],
     ) -> None:
         self._client = client
         self._ledger = ledger
         self._rules = rules
         self._list_pods = list_pods
-        self._reader = UseReader(prices, is_spot)
+        self._reader = UseReader(prices, find_allocation)
         self._record = record
         self._is_loaded = False
         self._suspended: dict[Key, tuple[float, Owner]] = {}
@@ -99,7 +103,8 @@ class SavingsVerifier:
             self._is_loaded = True
         now_s = assessment.at_s
         groups = self._reader.read(self._list_pods().values(), assessment.verdicts)
-        is_notable = self._take_advice(assessment, groups)
+        is_notable = False
+        # First: an owner that followed advice since the last round may have new advice, for its new devices.
         for entry in self.entries:
             try:
                 new = await self._advance(entry, groups.get(entry.key), now_s)
@@ -109,6 +114,7 @@ class SavingsVerifier:
             is_notable |= (new.followed_s, new.ended_s, new.result) != (entry.followed_s, entry.ended_s, entry.result)
             self._ledger.put(new)
             self._forget(new, now_s)
+        is_notable |= self._take_advice(assessment, groups)
         if is_notable or not 0 <= now_s - self._saved_s < _SAVE_S:
             await self._ledger.save(now_s)
             self._saved_s = now_s
@@ -134,14 +140,16 @@ class SavingsVerifier:
                 continue
             new = _make_entry(key, found, group.form, assessment.at_s)
             if old is not None and old.ended_s is None and old.original == new.original:
-                new = msgspec.structs.replace(new, before=old.before, seen_s=old.seen_s)
+                recent = (each for each in old.advice if assessment.at_s - each.at_s <= _FORGET_S)
+                advice = (*new.advice, *(each for each in recent if each.form != new.latest.form))
+                is_new |= new.latest.form != old.latest.form
+                new = msgspec.structs.replace(old, advice=advice[:_MAX_ADVICE])
             else:
                 # It had these devices in all of the judged window, which is longer than the time between two rounds.
-                interval_s = self._rules.interval_s
-                new = msgspec.structs.replace(new, before=Metered().add(interval_s, group.per_hour, interval_s))
+                new = msgspec.structs.replace(new, before=Metered().add(self._rules.interval_s, group.per_hour))
                 is_new = True
-            if old is not None:
-                new = msgspec.structs.replace(new, earlier=old.earlier + (old.realized or 0.0))
+                if old is not None:
+                    new = msgspec.structs.replace(new, earlier=old.earlier + (old.realized or 0.0))
             self._ledger.put(new)
         return is_new
 
@@ -157,20 +165,22 @@ class SavingsVerifier:
 
     async def _advance_open(self, entry: Entry, group: OwnerUse | None, now_s: float) -> Entry:
         if group is not None and group.form is not None:
-            if group.form == entry.advised != entry.original:
-                return msgspec.structs.replace(entry, followed_s=now_s, seen_s=now_s)
+            if (followed := _find_followed(entry, group.form)) is not None:
+                return msgspec.structs.replace(entry, advice=(followed,), followed_s=now_s, seen_s=now_s)
             if group.form == entry.original:
                 return msgspec.structs.replace(
                     entry, before=self._meter(entry, entry.before, group, now_s), seen_s=now_s
                 )
-        elif group is None and entry.action == Action.SUSPEND and await self._find_suspended(entry, now_s) is not None:
-            return msgspec.structs.replace(entry, followed_s=now_s, seen_s=now_s)
+        elif group is None:
+            suspend = next((each for each in entry.advice if each.action == Action.SUSPEND), None)
+            if suspend is not None and await self._find_suspended(entry, now_s) is not None:
+                return msgspec.structs.replace(entry, advice=(suspend,), followed_s=now_s, seen_s=now_s)
         return msgspec.structs.replace(entry, seen_s=now_s)
 
     async def _advance_followed(self, entry: Entry, group: OwnerUse | None, now_s: float) -> Entry:
         owner = None
         if group is None:
-            owner = await self._find_suspended(entry, now_s) if entry.action == Action.SUSPEND else None
+            owner = await self._find_suspended(entry, now_s) if entry.latest.action == Action.SUSPEND else None
             if owner is None:
                 return self._end_absent(entry, now_s)
             group = OwnerUse((), None, 0.0, None, entry.after.oom_kills)
@@ -180,7 +190,7 @@ class SavingsVerifier:
         is_original = group.form == entry.original
         after = entry.after if is_original else self._meter(entry, entry.after, group, now_s)
         found = verify_saving(
-            entry.promised_per_hour,
+            entry.latest.promised_per_hour,
             entry.before.make_span(),
             after.make_span(is_original=is_original),
             min_hours=self._rules.after_s / _HOUR_S,
@@ -206,12 +216,15 @@ class SavingsVerifier:
         return msgspec.structs.replace(entry, ended_s=now_s)
 
     def _meter(self, entry: Entry, so_far: Metered, group: OwnerUse, now_s: float) -> Metered:
-        found = so_far.add(max(now_s - entry.seen_s, 0.0), group.per_hour, 2 * self._rules.interval_s)
+        # Pods hold their devices from start to end. Of another long time only the end is known.
+        is_continuous = group.since_s <= entry.seen_s
+        limit_s = math.inf if is_continuous else max(2 * self._rules.interval_s, _RECHECK_S)
+        found = so_far.add(max(now_s - entry.seen_s, 0.0), group.per_hour, limit_s)
         kills = max(found.oom_kills, group.oom_kills)
         return msgspec.structs.replace(found, p95=group.p95 if group.p95 is not None else found.p95, oom_kills=kills)
 
     def _forget(self, entry: Entry, now_s: float) -> None:
-        is_stale = entry.followed_s is None and now_s - entry.advised_s > _FORGET_S
+        is_stale = entry.followed_s is None and now_s - entry.latest.at_s > _FORGET_S
         if is_stale or (entry.ended_s is not None and now_s - entry.ended_s > _KEEP_S):
             self._ledger.drop(entry.key)
             self._suspended.pop(entry.key, None)
@@ -253,11 +266,12 @@ class SavingsVerifier:
 
 def describe(entry: Entry) -> str:
     """Return what became of a followed recommendation, in one or two sentences."""
-    text = f"Recommendation followed: {entry.target}. Result: {entry.result}"
+    advice = entry.latest
+    text = f"Recommendation followed: {advice.target}. Result: {entry.result}"
     if entry.realized_per_hour is not None:
         text += f", ${entry.realized_per_hour:,.2f} per hour saved by metered use"
-        if entry.promised_per_hour is not None:
-            text += f", ${entry.promised_per_hour:,.2f} promised"
+        if advice.promised_per_hour is not None:
+            text += f", ${advice.promised_per_hour:,.2f} promised"
     return f"{text}; {entry.reason}." if entry.reason else f"{text}."
 
 
@@ -267,16 +281,19 @@ def _make_entry(key: Key, found: Sequence[Assessed], form: Form, now_s: float) -
     first = advised[0]
     alternative = first.alternative
     savings = [each.hourly_saving for each in advised if each.hourly_saving is not None]
-    return Entry(
-        *key,
+    advice = Advice(
         action=str(first.action),
         target=str(alternative),
         promised_per_hour=sum(savings) if len(savings) == len(advised) else None,
-        original=form,
-        advised=_advise_form(alternative, form) if alternative is not None else form,
-        advised_s=now_s,
-        seen_s=now_s,
+        form=_advise_form(alternative, form) if alternative is not None else form,
+        at_s=now_s,
     )
+    return Entry(*key, original=form, advice=(advice,), seen_s=now_s)
+
+
+def _find_followed(entry: Entry, form: Form) -> Advice | None:
+    """Return the recommendation whose devices the owner has now."""
+    return next((each for each in entry.advice if form == each.form != entry.original), None)
 
 
 def _advise_form(alternative: Alternative, form: Form) -> Form:

@@ -96,8 +96,10 @@ class PlanningCycle:
         on_planned: Callable[[str, float], None] = lambda _strategy, _took_s: None,
         recorder: Recorder | None = None,
         run_times: RunTimes | None = None,
+        find_hint: Callable[[str], Mapping[str, float]] = lambda _owner: {},
     ) -> None:
-        """`on_planned`: called with the strategy and the time of every plan."""
+        """`on_planned`: called with the strategy and the time of every plan. `find_hint`: owner -> node -> points."""
+        self._find_hint = find_hint
         self._fleet = fleet
         self._choosers = choosers
         self._rng = rng
@@ -321,7 +323,7 @@ class PlanningCycle:
         ask = self._asks[work.key]
         started = time.perf_counter()
         draws = Draws(self._rng)
-        asked = replace(ask, following=following)
+        asked = replace(ask, following=following, hint=self._find_hint(ask.owner))
         answer = planner.make_plan(place, asked, choosers=self._choosers, rng=draws, explain=False)
         self._on_planned(ask.strategy or "score", time.perf_counter() - started)
         if self._recorder is not None:

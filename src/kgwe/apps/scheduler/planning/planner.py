@@ -59,6 +59,7 @@ class Planner:
         on_refused: Callable[[], None] = lambda: None,
         recorder: Recorder | None = None,
         window: GatherWindow | None = None,
+        find_hint: Callable[[str], Mapping[str, float]] = lambda _owner: {},
     ) -> None:
         """`on_decided`: called with each plan, and each refusal with a new reason; `on_refused`: after any refusal."""
         self.interruptions = Interruptions()
@@ -81,6 +82,7 @@ class Planner:
             on_planned=metrics.observe_plan,
             recorder=recorder,
             run_times=self._run_times,
+            find_hint=find_hint,
         )
         self._window = window or GatherWindow()
         self._passes = PassRunner(self._cycle, self, faults)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.deps import PredictionSource
     from kgwe.cluster.state.cluster_state import ClusterState
+    from kgwe.cluster.workload.workload import Workload
     from kgwe.model.usage.description import WorkloadDescription
     from kgwe.placement.queue.workloads import RunTime
 
@@ -82,11 +83,22 @@ def describe_workloads(
     state: ClusterState, waiting: Iterable[str], default_image: str
 ) -> dict[str, WorkloadDescription]:
     """Return the workloads that wait or run and end by themselves: owner -> description."""
+    return _describe(state, (*waiting, *state.runs), default_image, lambda each: not each.serves)
+
+
+def describe_waiting(state: ClusterState, waiting: Iterable[str], default_image: str) -> dict[str, WorkloadDescription]:
+    """Return the workloads that wait, services too: owner -> description."""
+    return _describe(state, waiting, default_image, lambda _: True)
+
+
+def _describe(
+    state: ClusterState, owners: Iterable[str], default_image: str, is_wanted: Callable[[Workload], bool]
+) -> dict[str, WorkloadDescription]:
     found: dict[str, WorkloadDescription] = {}
-    for owner in (*waiting, *state.runs):
+    for owner in owners:
         key = state.keys.get(owner)
         workload = state.workloads.get(key) if key is not None else None
-        if workload is None or workload.serves or workload.finished:
+        if workload is None or workload.finished or not is_wanted(workload):
             continue
         if (described := describe_workload(workload, default_image)) is not None:
             found[owner] = described

@@ -1,24 +1,25 @@
-"""Predicted run times from the optimizer over gRPC. Imported only where its address is set."""
+"""Predicted run times and placement hints from the optimizer over gRPC. Imported only where its address is set."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from kgwe.optimizerapi import messages
 from kgwe.optimizerapi.client import OptimizerClient
 from kgwe.placement.queue.ask import run_time_from_quantiles
+from kgwe.proto import optimizer_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kgwe.model.usage.description import WorkloadDescription
     from kgwe.optimizerapi.client import Access
     from kgwe.placement.queue.workloads import RunTime
-    from kgwe.proto import optimizer_pb2 as pb
 
 
 class RemotePredictions:
-    """The optimizer as a source of predictions."""
+    """The optimizer as a source of predictions and hints."""
 
     def __init__(self, access: Access) -> None:
         self._client = OptimizerClient(access)
@@ -26,6 +27,10 @@ class RemotePredictions:
     async def predict(self, workloads: Sequence[WorkloadDescription]) -> Sequence[RunTime | None]:
         replies = await self._client.predict([messages.encode_workload(each) for each in workloads])
         return [read_run_time(each) for each in replies]
+
+    async def find_hint(self, workload: WorkloadDescription) -> Mapping[str, float]:
+        reply = await self._client.get_placement(pb.PlacementRequest(workload=messages.encode_workload(workload)))
+        return {each.node: each.points for each in reply.hints if math.isfinite(each.points)}
 
     async def close(self) -> None:
         await self._client.close()

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from kgwe.kube.api import timestamp
+from kgwe.model.network.domains import nearest_domain
 from kgwe.model.network.outcomes import Outcomes
 
 if TYPE_CHECKING:
@@ -76,15 +77,3 @@ class OutcomeHistory:
             self._domains[domain] = known.plus(now, completed=completed, lost=lost)
         while len(self._domains) > _MOST:
             del self._domains[next(iter(self._domains))]
-
-
-def nearest_domain(tree: Tree, node: str) -> str:
-    """Name of the nearest known domain of a node; empty: its place in the network is not known."""
-    place = tree.position.get(node)
-    if place is None:
-        return ""
-    for level, domains in zip(tree.levels, tree.domain_of, strict=True):
-        domain = int(domains[place])
-        if level.known[domain]:
-            return level.names[domain]
-    return ""

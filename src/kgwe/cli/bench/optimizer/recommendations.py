@@ -52,4 +52,6 @@ def run(
         return complain(
             f"{len(found['not_started'])} of {found['resized']} workloads did not start with the new devices"
         )
+    if found["not_verified"]:
+        return complain(f"{len(found['not_verified'])} of {found['applied']} recommendations were not verified")
     return 0

@@ -255,6 +255,7 @@ class GPUWorkload(CustomObject, frozen=True):
             Column("Type", ".spec.workloadType", priority=1),
             Column("MIG", ".spec.gpuRequirements.mig.profile", priority=1),
             Column("Share", ".spec.gpuRequirements.share", "number", priority=1),
+            Column("Advice", ".status.optimization.recommendation", priority=1),
             Column("Message", ".status.message", priority=1),
         ),
     )

@@ -53,6 +53,20 @@ class StartEstimate(ApiStruct, frozen=True):
     p90: Annotated[Timestamp, about("The workload starts before this time with a probability of nine tenths.")]
 
 
+class Optimization(ApiStruct, frozen=True):
+    """What the optimizer found about its GPUs, and recommends."""
+
+    finding: Annotated[str, about("What was found, such as Idle or Underused.", max_length=64)]
+    message: Annotated[str, about("The finding and the recommendation in words.", max_length=1024)] = ""
+    recommendation: Annotated[
+        str, about("What to run it with instead, such as MIG profile 1g.10gb; absent if nothing.", max_length=128)
+    ] = ""
+    savingPerMonth: Annotated[
+        float | None, about("US dollars that the recommendation would save in a month; absent if unknown.")
+    ] = None
+    since: Annotated[Timestamp | None, about("When this was found first.")] = None
+
+
 class GPUWorkloadStatus(ApiStruct, frozen=True):
     """Where the workload is and how it is doing; written by the controller."""
 
@@ -95,4 +109,7 @@ class GPUWorkloadStatus(ApiStruct, frozen=True):
     completionTime: Annotated[Timestamp | None, about("When it succeeded or failed.")] = None
     observedGeneration: Annotated[int, about("The metadata.generation this status is about.", ge=0)] = 0
     specHash: Annotated[str, SPEC_HASH] = ""
+    optimization: Annotated[
+        Optimization | None, about("How its GPUs are wasted; written by the optimizer, absent if they are used.")
+    ] = None
     conditions: Conditions = ()
