@@ -163,14 +163,13 @@ def _can_place(states, profiles):
 
 @pytest.mark.parametrize("mix", streams.MIXES)
 @pytest.mark.parametrize("load", [0.7, 0.9])
-@pytest.mark.parametrize("seeds", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_never_worse_than_first_fit_or_most_free_on_streams(mix, load, seeds):
+def test_never_worse_than_first_fit_or_most_free_on_streams(mix, load):
     atlas = layout_graph.get_layout_graph(A100, [*layout_graph.plain_profiles(A100), "1g.20gb"])
     named = streams.name_profiles(atlas, streams.MIXES[mix])
     served = dict.fromkeys(policies.POLICIES, 0)
     slices = dict.fromkeys(policies.POLICIES, 0)
     asked = 0
-    for seed in range(seeds):
+    for seed in range(2):
         rng = np.random.default_rng([seed, round(load * 100)])
         requests = streams.draw(atlas, named, cards=16, load=load, requests=1200, rng=rng)
         asked += len(requests)

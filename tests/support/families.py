@@ -23,4 +23,4 @@ def family(module: str) -> str:
     folder = parts[2] if len(parts) > 3 else ""
     if folder == "scheduler" and _FEATURES.search((_ROOT / module).read_text(encoding="utf-8")):
         return f"scheduler with the features of {parts[-1]}"
-    return folder if folder in {"agent", "fleet", "mig", "optimizer", "scheduler"} else "plain"
+    return folder if folder in {"optimizer", "scheduler"} else "plain"
