@@ -18,7 +18,7 @@ from lightkube.config.client_adapter import ConnectionParams
 from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, KubeConfig
 from lightkube.core.exceptions import ConfigError
 
-from kgwe import errors, yaml_text
+from kgwe import errors
 from kgwe.kube.transport.http1_transport import Http1Transport
 from kgwe.kube.transport.httpx_transport import HttpxTransport
 from kgwe.kube.transport.pool import ConnectionPool, Server
@@ -106,7 +106,7 @@ def _read_file(name: Path | str) -> KubeConfig:
     if not path.is_file():
         raise ConfigError(f"file {name} not found")
     try:
-        content = yaml_text.parse_yaml(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as exc:
         mark = exc.problem_mark if isinstance(exc, yaml.MarkedYAMLError) else None
         where = f" (line {mark.line + 1})" if mark is not None else ""

@@ -4,8 +4,9 @@
     stop    sidecars → kwok, scheduler, controllers → API server → etcd → (data)
 
 Starting is idempotent: a running cluster is returned unchanged, and an incomplete one is swept and restarted on its
-data. If another program took a port after it was chosen, the start is repeated on other ports. Each change holds the lock of the cluster, so of two concurrent starts the second finds a running cluster. If a
-start fails or is interrupted, its processes are stopped before the error is raised; the logs stay.
+data. Each change holds the lock of the cluster, so of two concurrent starts the second finds a running cluster. If a
+start fails or is interrupted, its processes are stopped before the error is raised; the logs stay. If it failed because
+another program took a port after it was chosen, it is repeated on other ports.
 """
 
 from __future__ import annotations
@@ -218,7 +219,7 @@ class LocalCluster:
             for attempt in range(1, _PORT_TRIES + 1):
                 try:
                     self._start_once(options, found, step, tried)
-                    return
+                    break
                 except startup.PortTaken:
                     if attempt == _PORT_TRIES:
                         raise
