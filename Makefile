@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PYTEST ?= $(BIN)/python -m pytest
+# One thread of linear algebra each: the test processes already use all processors.
+PYTEST ?= OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 # Test processes. One prefers tests without a cluster, the others cluster tests, which mostly wait.
 WORKERS ?= 3
 # The tests start hundreds of processes: they keep compiled modules, also where the shell says otherwise.

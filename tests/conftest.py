@@ -20,7 +20,7 @@ from tests.support import families
 hypothesis.settings.register_profile("default", deadline=None, max_examples=20, derandomize=True)
 # `make test-slow` tries more, `make test-unit` answers sooner with fewer.
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=50, derandomize=True)
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=10, derandomize=True)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=5, derandomize=True)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=300, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
