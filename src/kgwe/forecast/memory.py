@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 HALF_LIFE_S: Final = 7 * 86400.0
 LEAST_HOURS: Final = 3
-#: Above the highest peak with long history; more with little history.
-MARGIN: Final = 0.10
-_YOUNG_MARGIN: Final = 0.40
-_HOURS_TO_HALVE: Final = 24.0
+# The margin above the highest peak shrinks with the root of the measured hours of devices: replicas count together,
+# because each shows a peak that the others may reach. Chosen on the first half of recorded histories.
+_MARGIN_OF_ONE_HOUR: Final = 0.66
+LEAST_MARGIN, MOST_MARGIN = 0.02, 0.50
+_MINUTES_PER_HOUR: Final = 60.0
 # After an out-of-memory kill: a fifth more than the device had, at least 512 MiB.
 _OOM_FACTOR: Final = 1.2
 _OOM_LEAST_MIB: Final = 512.0
@@ -47,9 +48,13 @@ class MemoryNeed:
 
 
 def predict_memory(
-    peaks: Sequence[UsagePeak], facts: Sequence[OutOfMemory], *, is_preallocator: bool = False
+    peaks: Sequence[UsagePeak],
+    facts: Sequence[OutOfMemory],
+    *,
+    is_preallocator: bool = False,
+    half_life_s: float = HALF_LIFE_S,
 ) -> MemoryNeed:
-    """Return the memory that a workload needs, with a margin."""
+    """Return the memory that a workload needs, with a margin. A peak counts in full for two half-lives."""
     floor = find_floor(facts)
     if is_preallocator:
         return MemoryNeed(
@@ -67,22 +72,27 @@ def predict_memory(
             is_known=False,
             reasons=(f"GPU memory: {format_count(len(known), 'hour')} of use measured, {LEAST_HOURS} are needed",),
         )
-    return _combine(known, facts, floor)
+    return _combine(known, facts, floor, half_life_s)
 
 
-def _combine(known: Sequence[UsagePeak], facts: Sequence[OutOfMemory], floor: float) -> MemoryNeed:
+def compute_margin(device_hours: float) -> float:
+    """Return the margin above the highest peak, as a share of it."""
+    return min(max(_MARGIN_OF_ONE_HOUR / math.sqrt(max(device_hours, 1.0)), LEAST_MARGIN), MOST_MARGIN)
+
+
+def _combine(known: Sequence[UsagePeak], facts: Sequence[OutOfMemory], floor: float, half_life_s: float) -> MemoryNeed:
     values = np.array([peak.memory_peak_mib for peak in known], dtype=np.float64)
     hours = np.array([peak.hour_s for peak in known], dtype=np.float64)
     # Age counts from the newest hour: a workload that has not run for months is still the same workload.
     ages = hours.max() - hours
-    weights = 0.5 ** (ages / HALF_LIFE_S)
+    weights = 0.5 ** (ages / half_life_s)
     highest = float(values.max())
     # An old peak counts less than a recent one, but never below the mean of what was seen since.
     mean = float(np.average(values, weights=weights))
     spread = math.sqrt(float(np.average((values - mean) ** 2, weights=weights)))
     recent = float((values * np.where(weights > 0.25, 1.0, 0.0)).max())  # noqa: PLR2004 -- two half-lives
     peak = max(recent, min(highest, mean + _SPREAD * spread))
-    margin = MARGIN + _YOUNG_MARGIN / (1 + len(known) / _HOURS_TO_HALVE)
+    margin = compute_margin(sum(each.samples for each in known) / _MINUTES_PER_HOUR)
     wanted = max(peak * (1 + margin), floor)
     gaps = sum(each.gaps for each in known) / max(sum(each.gaps + each.samples for each in known), 1)
     confidence = min(len(known) / _FULL_CONFIDENCE_HOURS, 1.0) * (1 - _MOST_CONFIDENCE_AFTER_GAPS * gaps)

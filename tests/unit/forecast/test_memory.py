@@ -1,8 +1,11 @@
 import math
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kgwe.forecast.memory import find_floor, predict_memory
+from kgwe.forecast.memory import LEAST_MARGIN, MOST_MARGIN, compute_margin, find_floor, predict_memory
 from kgwe.model.usage.history import OutOfMemory, UsagePeak
 
 HOUR = 3600
@@ -21,7 +24,7 @@ def test_the_need_is_the_highest_peak_with_a_margin():
     need = predict_memory([peak(i, 10_000.0) for i in range(1, 100)], [])
     assert need.is_known
     assert need.recommended_mib is not None
-    assert 11_000 <= need.recommended_mib <= 12_000
+    assert 10_600 <= need.recommended_mib <= 10_700
     assert need.confidence == 1.0
 
 
@@ -32,6 +35,22 @@ def test_little_history_gets_a_larger_margin():
     assert many.recommended_mib is not None
     assert few.recommended_mib > many.recommended_mib
     assert few.confidence < many.confidence
+
+
+def test_replicas_count_together():
+    """Forty devices in an hour show what one device shows in forty hours."""
+    alone = [peak(i, 10_000.0) for i in range(1, 5)]
+    together = [replace(each, samples=60 * 40) for each in alone]
+    few, many = predict_memory(alone, []).recommended_mib, predict_memory(together, []).recommended_mib
+    assert few is not None
+    assert many is not None
+    assert few > many > 10_000
+
+
+@given(st.floats(0, 1e9), st.floats(0, 1e9))
+def test_the_margin_never_grows_with_history(first: float, second: float):
+    less, more = sorted((first, second))
+    assert LEAST_MARGIN <= compute_margin(more) <= compute_margin(less) <= MOST_MARGIN
 
 
 def test_too_few_measured_hours_are_unknown():

@@ -29,7 +29,7 @@ from kgwe.cli.bench import (
 )
 from kgwe.cli.bench.forecast import demand, eta, predictor
 from kgwe.cli.bench.optimizer import recommendations
-from kgwe.cli.bench.workloads import classify, hints, interference
+from kgwe.cli.bench.workloads import classify, hints, interference, rightsize
 
 app = App(
     name="bench",
@@ -67,6 +67,7 @@ for each in (
     queue,
     recommendations,
     recovery,
+    rightsize,
     shares,
     waste,
     store,
