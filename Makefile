@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PYTEST ?= $(BIN)/python -m pytest
+# One thread of linear algebra each: the test processes already use all processors.
+PYTEST ?= OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 # Test processes. One prefers tests without a cluster, the others cluster tests, which mostly wait.
 WORKERS ?= 3
 # The tests start hundreds of processes: they keep compiled modules, also where the shell says otherwise.
@@ -34,7 +35,7 @@ test: $(READY) ## All tests but the slow ones
 	@$(PYTEST) -n $(WORKERS) -m "not slow and not soak"
 
 test-unit: $(READY) ## The tests that need no cluster
-	@HYPOTHESIS_PROFILE=quick $(PYTEST) -n 2 -m "not slow and not soak and not cluster"
+	@HYPOTHESIS_PROFILE=quick $(PYTEST) -n $(WORKERS) -m "not slow and not soak" tests/unit tests/property
 
 test-slow: $(READY) ## The slow tests, and properties with more examples
 	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -n $(WORKERS) -m "(slow or hypothesis) and not soak"
@@ -43,7 +44,7 @@ soak: $(READY) ## Exhaustive attacks and long runs, once per release
 	@$(PYTEST) -m soak -s
 
 search: $(READY) ## New examples and another order: what it finds goes into a test of its own
-	@HYPOTHESIS_PROFILE=search $(PYTEST) -n 2 -m "not slow and not soak and not cluster" --randomly-seed=$$RANDOM
+	@HYPOTHESIS_PROFILE=search $(PYTEST) -n 2 -m "not slow and not soak" --randomly-seed=$$RANDOM tests/unit tests/property
 
 check: $(READY) ## Lint, types, architecture, generated files
 	@$(BIN)/ruff format --check --quiet .

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
+import httpcore2
 import hypothesis
 import pytest
 import structlog
@@ -18,7 +20,7 @@ from tests.support import families
 hypothesis.settings.register_profile("default", deadline=None, max_examples=20, derandomize=True)
 # `make test-slow` tries more, `make test-unit` answers sooner with fewer.
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=50, derandomize=True)
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=10, derandomize=True)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=5, derandomize=True)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=300, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
@@ -29,6 +31,9 @@ _LOGS["processors"] = [
     structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
 ]
 structlog.configure(**_LOGS)
+
+# The certificates of public authorities are read once, not by each HTTP client, which takes 25 ms.
+httpcore2.default_ssl_context = functools.cache(httpcore2.default_ssl_context)
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and so would everything they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -64,12 +69,29 @@ def pytest_collection_finish() -> None:
     """What was collected stays: the garbage collector need not look at it during each test."""
     gc.freeze()
     gc.enable()
+    gc.unfreeze = _unfreeze
+
+
+_unfreeze_all = gc.unfreeze
+
+
+def _unfreeze() -> None:
+    """Some commands end with this. Each full collection would then visit half a million objects of the tests."""
+    _unfreeze_all()
+    _thawed.append(True)
+
+
+_thawed: list[bool] = []
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Commands that a test calls configure the logs of the process."""
+    """Commands that a test calls configure the logs of the process, and its garbage collector."""
     structlog.configure(**_LOGS)
+    if _thawed:
+        _thawed.clear()
+        gc.collect(1)
+        gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

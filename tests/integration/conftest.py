@@ -1,6 +1,6 @@
 """Clusters for tests.
 
-    cluster           shared by modules; leave it as it was found (use a namespace of your own)
+    cluster           shared by modules, one after the other; what a module creates is deleted after it
     pool              clusters of other kinds that modules share, one at a time
     private_cluster   a factory of clusters that a test may break; about 4 s each
     namespace         a fresh namespace in `cluster`

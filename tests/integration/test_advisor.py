@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,14 +20,15 @@ from kgwe import errors
 from kgwe.kube.api import resources
 from kgwe.kube.client import manifests
 from kgwe.kube.client.client import KubeClient
-from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
+from kgwe.local.cluster.cluster import service_account_kubeconfig
 from kgwe.local.fleet import apply, models
 from kgwe.local.host import ports
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from kgwe.kube.api.resources import Resource
+    from kgwe.local.cluster.cluster import LocalCluster
 
 RIGHTS = Path(__file__).parents[2] / "deploy" / "advisor.yaml"
 USER = "system:serviceaccount:kgwe-system:kgwe-advisor"
@@ -36,16 +36,11 @@ READS = {"get", "list", "watch"}
 
 
 @pytest.fixture(scope="module")
-def advised(cluster_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Path]]:
+def advised(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalCluster, Path]:
     """A cluster without anything of KGWE's but what tells wiring, and the advisor's own kubeconfig."""
-    cluster = LocalCluster(f"test-{os.getpid()}-advised", state_root=cluster_root)
-    try:
-        cluster = LocalCluster.start(ClusterOptions(cluster.name, state_root=cluster_root))
-        asyncio.run(_prepare(cluster))
-        path = tmp_path_factory.mktemp("advisor") / "kubeconfig"
-        yield cluster, service_account_kubeconfig(cluster, "kgwe-system", "kgwe-advisor", path)
-    finally:
-        cluster.stop(grace_s=2.0)
+    asyncio.run(_prepare(cluster))
+    path = tmp_path_factory.mktemp("advisor") / "kubeconfig"
+    return cluster, service_account_kubeconfig(cluster, "kgwe-system", "kgwe-advisor", path)
 
 
 async def _prepare(cluster: LocalCluster) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from kgwe.errors import NotFound
 from kgwe.local.cluster import cluster_record as state
 from kgwe.local.cluster import components
 from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
-from kgwe.local.host import processes
+from kgwe.local.host import ports, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -119,16 +120,35 @@ def test_a_stopped_cluster_continues_with_its_data_and_tokens(victim: LocalClust
     path = remember(victim, "survives-stop")
     token = service_account_kubeconfig(victim, "default", "default", tmp_path / "before.yaml").read_text()
     key = victim.layout.certificates.service_account_key.read_bytes()
-    ports = victim.state().ports
+    before = victim.state().ports
 
     victim.stop(remove=False)
     assert processes.find_marked(victim.directory) == []
     again = LocalCluster.start(ClusterOptions(victim.name, state_root=cluster_root))
 
     assert remembers(again, path)
-    assert again.state().ports == ports
+    assert again.state().ports == before
     assert again.layout.certificates.service_account_key.read_bytes() == key
     assert again.api_url in token
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("component", components.NAMES)
+def test_a_start_goes_on_with_other_ports_if_one_was_taken_after_it_was_chosen(
+    victim: LocalCluster, component: str, cluster_root: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = remember(victim, f"survives-{component}")
+    before = victim.state().ports
+    victim.stop(remove=False)
+    allocate = ports.allocate
+    answers = iter([before])
+    monkeypatch.setattr(ports, "allocate", lambda *args, **more: next(answers, None) or allocate(*args, **more))
+
+    with socket.create_server((ports.LOOPBACK, before[component])):
+        again = LocalCluster.start(ClusterOptions(victim.name, state_root=cluster_root))
+
+    assert not set(again.state().ports.values()) & set(before.values())
+    assert remembers(again, path)
 
 
 def test_the_scheduler_takes_another_configuration(victim: LocalCluster):

@@ -31,7 +31,7 @@ class Brute:
     def pair(self, a: int, b: int) -> int:
         return round(1000 * bandwidth.pair_gb_per_s(self.wiring, a, b))
 
-    @functools.cache  # noqa: B019 - one per test
+    @functools.cache  # noqa: B019 - one per machine
     def ring(self, cards: Cards) -> float:
         if len(cards) == 1:
             return math.inf
@@ -66,7 +66,7 @@ class Brute:
     def _same_switch(self, a: int, b: int) -> bool:
         return self.wiring.pcie_relation(a, b) in (Relation.PIX, Relation.PXB)
 
-    @functools.cache  # noqa: B019 - one per test
+    @functools.cache  # noqa: B019 - one per machine
     def packing(self, cards: Cards, size: int) -> float:
         """Best sum over disjoint jobs, found by trying every first job and every card left out."""
         if len(cards) < size:
@@ -78,7 +78,7 @@ class Brute:
             best = max(best, size * self.ring((first, *others)) + self.packing(left, size))
         return best
 
-    @functools.cache  # noqa: B019 - one per test
+    @functools.cache  # noqa: B019 - one per machine
     def worth(self, left: Cards) -> tuple[int, float]:
         intact = sum(len(island) for island in self.islands if set(island) <= set(left))
         return intact, sum(self.packing(left, size) for size in (2, 4, 8, 16) if size <= self.n)
@@ -100,9 +100,8 @@ class Brute:
         return max(sets, key=merit, default=None)
 
 
-def compare(wiring: Wiring, preference: Preference, *, required: bool) -> None:
-    brute = Brute(wiring)
-    table = gpu_tables.build_table(wiring, preference, required=required)
+def compare(brute: Brute, preference: Preference, *, required: bool) -> None:
+    table = gpu_tables.build_table(brute.wiring, preference, required=required)
     for mask in range(1 << brute.n):
         free = tuple(card for card in range(brute.n) if mask >> card & 1)
         for count in range(1, brute.n + 1):
@@ -113,12 +112,16 @@ def compare(wiring: Wiring, preference: Preference, *, required: bool) -> None:
                 assert choice.gb_per_s == pytest.approx(brute.ring(expected) / 1000)
 
 
+@functools.cache
+def known_machine(name: str) -> Brute:
+    entry = reference.machine(name)
+    return Brute(smi_topo.parse_smi_topology(reference.topo_text(entry), model=reference.model(entry)))
+
+
 @pytest.mark.parametrize("preference", [p for p in Preference if p is not Preference.NVLINK_OPTIMAL])
 @pytest.mark.parametrize("name", reference.NAMES)
 def test_the_table_of_every_known_machine_is_optimal(name, preference):
-    entry = reference.machine(name)
-    wiring = smi_topo.parse_smi_topology(reference.topo_text(entry), model=reference.model(entry))
-    compare(wiring, preference, required=True)
+    compare(known_machine(name), preference, required=True)
 
 
 @st.composite
@@ -148,7 +151,7 @@ def wirings(draw: st.DrawFn, most: int = 6) -> Wiring:
 @examples(60)
 @given(wiring=wirings(), preference=st.sampled_from(Preference), required=st.booleans())
 def test_the_table_of_any_machine_is_optimal(wiring, preference, required):
-    compare(wiring, preference, required=required)
+    compare(Brute(wiring), preference, required=required)
 
 
 @examples(60)

@@ -20,7 +20,8 @@ def family(module: str) -> str:
     parts = Path(module).parts
     if parts[:2] != ("tests", "integration"):
         return UNIT
-    folder = parts[2] if len(parts) > 3 else ""
-    if folder == "scheduler" and _FEATURES.search((_ROOT / module).read_text(encoding="utf-8")):
+    if parts[2] != "scheduler":
+        return "plain"
+    if _FEATURES.search((_ROOT / module).read_text(encoding="utf-8")):
         return f"scheduler with the features of {parts[-1]}"
-    return folder if folder in {"agent", "fleet", "mig", "optimizer", "scheduler"} else "plain"
+    return "scheduler"

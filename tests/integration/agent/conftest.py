@@ -1,4 +1,4 @@
-"""A cluster of its own with a few nodes of the mixed fleet, and machines whose agents are real processes."""
+"""A cluster with a few nodes of the mixed fleet, and machines whose agents are real processes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.support.clusters.pool import ClusterPool
-
     from kgwe.local.cluster.cluster import LocalCluster
 
 
-@pytest.fixture(scope="module")
-def agent_cluster(pool: ClusterPool, request: pytest.FixtureRequest) -> LocalCluster:
-    """A cluster that the tests of a module may break."""
-    return pool.get("agent", request.module.__name__).cluster
-
-
 @pytest.fixture
-async def bed(agent_cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[AgentBed]:
-    async with KubeClient.connect(agent_cluster.kubeconfig) as client:
+async def bed(cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[AgentBed]:
+    async with KubeClient.connect(cluster.kubeconfig) as client:
         await agents.install(client)
         await apply.apply_fleet(client, MIXED, NODES)
-        made = AgentBed(agent_cluster, client, agents.write_kubeconfig(agent_cluster), tmp_path)
+        made = AgentBed(cluster, client, agents.write_kubeconfig(cluster), tmp_path)
         try:
             yield made
         finally:

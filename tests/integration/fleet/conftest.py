@@ -15,20 +15,12 @@ from kgwe.local.fleet import apply, faults, gpupods
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.support.clusters.pool import ClusterPool
-
     from kgwe.local.cluster.cluster import LocalCluster
 
 
-@pytest.fixture(scope="module")
-def fleet_cluster(pool: ClusterPool, request: pytest.FixtureRequest) -> LocalCluster:
-    """A cluster of its own: other tests count nodes."""
-    return pool.get("fleet", request.module.__name__).cluster
-
-
 @pytest.fixture
-async def client(fleet_cluster: LocalCluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.connect(fleet_cluster.kubeconfig) as connected:
+async def client(cluster: LocalCluster) -> AsyncIterator[KubeClient]:
+    async with KubeClient.connect(cluster.kubeconfig) as connected:
         await apply.apply_fleet(connected, MIXED, NODES)
         yield connected
         await faults.clear(connected)

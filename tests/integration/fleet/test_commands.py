@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def run(
-    fleet_cluster: LocalCluster,
+    cluster: LocalCluster,
     cluster_root: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -33,7 +33,7 @@ def run(
     def command(*arguments: str) -> str:
         capsys.readouterr()
         try:
-            main(["local", *arguments, "--name", fleet_cluster.name])
+            main(["local", *arguments, "--name", cluster.name])
         except SystemExit as done:
             assert done.code in (0, 1)  # noqa: PT017 - the code is the point
         printed = capsys.readouterr()
@@ -43,10 +43,10 @@ def run(
     command("fault", "clear")
 
 
-def test_a_fleet_is_brought_shown_broken_and_mended(run: Callable[..., str], fleet_cluster: LocalCluster) -> None:
+def test_a_fleet_is_brought_shown_broken_and_mended(run: Callable[..., str], cluster: LocalCluster) -> None:
     said = run("fleet", "apply", "models/mixed.yaml", "--nodes", "16")
     assert "Fleet mixed: 16 nodes" in said
-    url = exporter.start(fleet_cluster)  # the one that apply started
+    url = exporter.start(cluster)  # the one that apply started
     assert f"GPU metrics: {url}/metrics" in said
 
     table = run("fleet", "show")
@@ -73,10 +73,10 @@ def test_a_fleet_is_brought_shown_broken_and_mended(run: Callable[..., str], fle
 
 
 def test_metrics_are_served_beside_the_cluster_and_printed_on_demand(
-    run: Callable[..., str], fleet_cluster: LocalCluster
+    run: Callable[..., str], cluster: LocalCluster
 ) -> None:
     run("fleet", "apply", "mixed", "--nodes", "16")
-    url = exporter.start(fleet_cluster)
+    url = exporter.start(cluster)
     text = httpx2.get(f"{url}/nodes/h100-0000/metrics").raise_for_status().text
     assert text.count("DCGM_FI_DEV_GPU_TEMP{") == 8
     printed = run("metrics", "--once", "--node", "h100-0000")

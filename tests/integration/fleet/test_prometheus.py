@@ -54,13 +54,13 @@ class Commands:
 
 @pytest.fixture
 def commands(
-    fleet_cluster: LocalCluster,
+    cluster: LocalCluster,
     cluster_root: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Commands:
     monkeypatch.setenv("KGWE_STATE_DIR", str(cluster_root))
-    return Commands(fleet_cluster, capsys)
+    return Commands(cluster, capsys)
 
 
 async def read_until_busy(source: MetricSource, pod: PodKey) -> UsageWindow:
@@ -73,7 +73,7 @@ async def read_until_busy(source: MetricSource, pod: PodKey) -> UsageWindow:
 
 
 async def test_prometheus_beside_the_cluster_knows_what_pods_do(
-    client: KubeClient, commands: Commands, fleet_cluster: LocalCluster
+    client: KubeClient, commands: Commands, cluster: LocalCluster
 ) -> None:
     if binary.find_prometheus(2) is None:
         pytest.skip("Prometheus 2.x is not installed (Debian: apt-get install prometheus)")
@@ -97,4 +97,4 @@ async def test_prometheus_beside_the_cluster_knows_what_pods_do(
         assert len({device.key.node for device in window.devices}) == NODES
     finally:
         assert commands.run("down") == (0, "Prometheus is stopped.\n")
-    assert server.examine(fleet_cluster).problem == "not started"
+    assert server.examine(cluster).problem == "not started"

@@ -3,7 +3,7 @@
     proxy        a TCP proxy in front of `cluster` (TLS passes through untouched)
     client       straight to `cluster`
     far_client   through `proxy`
-    breakable    a cluster for the tests of one module, which may kill its parts if they start them again
+    breakable    `cluster`, for tests that kill its parts and start them again
     far_from     a proxy and a client through it, for any cluster
     watching     runs an informer and takes down what it reports
     eventually   for what nobody announces
@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -26,13 +25,13 @@ from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster import components
-from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from kgwe.kube.client.informer import Change, Informer
+    from kgwe.local.cluster.cluster import LocalCluster
 
 _counter = itertools.count(1)
 
@@ -173,14 +172,9 @@ async def client(cluster: LocalCluster) -> AsyncIterator[KubeClient]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def breakable(cluster_root: Path) -> Iterator[LocalCluster]:
-    name = f"test-{os.getpid()}-b{next(_counter)}"
-    handle = LocalCluster(name, state_root=cluster_root)
-    try:
-        yield LocalCluster.start(ClusterOptions(name, state_root=cluster_root))
-    finally:
-        handle.stop(grace_s=2.0)
+@pytest.fixture
+def breakable(cluster: LocalCluster) -> LocalCluster:
+    return cluster
 
 
 class Watched:

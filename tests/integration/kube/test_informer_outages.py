@@ -48,8 +48,8 @@ async def near(breakable: LocalCluster) -> AsyncIterator[KubeClient]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def place(near: KubeClient) -> str:
-    """A namespace of the breakable cluster; goes with it."""
-    name = f"outage-{uuid.uuid4().hex[:8]}"
+    """A namespace that goes away with the module, in its own time."""
+    name = f"test-outage-{uuid.uuid4().hex[:8]}"
     await near.create(resources.NAMESPACE, {"metadata": {"name": name}})
     return name
 

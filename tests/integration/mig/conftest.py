@@ -23,24 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.support.clusters.pool import ClusterPool
-
     from kgwe.local.cluster.cluster import LocalCluster
 
 
-@pytest.fixture(scope="module")
-def mig_cluster(pool: ClusterPool, request: pytest.FixtureRequest) -> LocalCluster:
-    return pool.get("mig", request.module.__name__).cluster
-
-
 @pytest.fixture
-async def bed(mig_cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[MigBed]:
+async def bed(cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[MigBed]:
     """No nodes yet; controllers run."""
-    async with KubeClient.connect(mig_cluster.kubeconfig) as client:
+    async with KubeClient.connect(cluster.kubeconfig) as client:
         await install.install(client)
         await agents.install(client)
         await manifests.apply_manifest(client, manifests.load_manifests(assets.find_asset("deploy/mig.yaml")))
-        made = MigBed(mig_cluster, client, tmp_path)
+        made = MigBed(cluster, client, tmp_path)
         tasks = [asyncio.create_task(informer.run()) for informer in made.informers]
         try:
             for informer in made.informers:

@@ -23,25 +23,21 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.support.clusters.pool import ClusterPool
-
     from kgwe.local.cluster.cluster import LocalCluster
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def optimizer_cluster(pool: ClusterPool, request: pytest.FixtureRequest) -> LocalCluster:
+def optimizer_cluster(cluster: LocalCluster) -> LocalCluster:
     """A cluster with CRDs and rights."""
 
-    def prepare(cluster: LocalCluster) -> None:
-        async def act() -> None:
-            async with KubeClient.connect(cluster.kubeconfig) as client:
-                await install.install(client)
+    async def act() -> None:
+        async with KubeClient.connect(cluster.kubeconfig) as client:
+            await install.install(client)
 
-        asyncio.run(act())
-
-    return pool.get("optimizer", request.module.__name__, prepare=prepare).cluster
+    asyncio.run(act())
+    return cluster
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import yaml
 
+from kgwe import yaml_text
 from kgwe.kube.api import core
 from kgwe.kube.dialects import KINDS, Gang, Groups, Levels, Membership, Problem, find_membership, gang_request
 from kgwe.kube.translate import podspec
@@ -61,7 +61,7 @@ def load(text: str, count: int = 8, *, served: bool = True) -> World:
     """Objects of the kinds in the text are known; with `served`, every kind is watched, also those without objects."""
     stores: dict[Any, dict[str, Any]] = {kind: {} for kind in KINDS} if served else {}
     pods: list[core.Pod] = []
-    for document in yaml.safe_load_all(text):
+    for document in yaml_text.parse_documents(text):
         if document["kind"] == "Pod":
             pods += [_pod(document, number) for number in range(document.pop("count", count))]
         else:

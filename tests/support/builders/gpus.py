@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ pools:
 """
 
 
+@functools.cache
 def node_of(model: str, pool: str = "") -> FleetNode:
     """The first node of a pool of a fleet model, of the first pool when none is named."""
     loaded = models.load(model)
@@ -47,6 +49,7 @@ def node_of(model: str, pool: str = "") -> FleetNode:
     return next(node for node in inventory.expand_fleet(loaded, 64) if node.pool.name == wanted)
 
 
+@functools.cache
 def box(gpu: str, cards: int = 1) -> FleetNode:
     """A machine with few cards of a model and nothing between them: quick to read."""
     slots = ", ".join(f'{{bus: "00000000:0{i + 1}:00.0", numa: 0, pcie: [rc{i}]}}' for i in range(cards))

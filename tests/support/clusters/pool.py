@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-#: kinds that components write on their own; beds delete the nodes and pods they made
+#: kinds that components write on their own; nodes and pods are removed in any case
 _VOLATILE: Final = frozenset({
     "events", "leases", "endpoints", "endpointslices", "nodes", "pods", "componentstatuses", "apiservices",
     "controllerrevisions", "csinodes", "flowschemas", "prioritylevelconfigurations", "podmetrics", "nodemetrics",
@@ -31,6 +31,8 @@ _VOLATILE: Final = frozenset({
 _MADE_BY_CONTROLLERS: Final = frozenset({"kube-root-ca.crt", "default", "admin", "edit", "view"})
 _NAMESPACES: Final = "/api/v1/namespaces/"
 _DEPTH: Final = 4  # slashes in the path of a namespace
+#: namespaces that no other test uses; their end takes seconds and is not waited for
+_OF_ONE_TEST: Final = f"{_NAMESPACES}test-"
 _PATIENCE_S: Final = 60.0
 
 
@@ -97,6 +99,7 @@ def _is_as_prepared(shared: Shared, module: str) -> bool:
 
 
 def _restore(shared: Shared) -> bool:
+    """Delete what was created since; return False if something that was there before has changed."""
     end = time.monotonic() + _PATIENCE_S
     while time.monotonic() < end:
         try:
@@ -106,11 +109,36 @@ def _restore(shared: Shared) -> bool:
             continue
         if now == shared.pristine:
             _delete(shared.cluster, ["/apis/events.k8s.io/v1/namespaces/default/events"])
-            return True
+            for name in shared.cluster.state().sidecars:
+                shared.cluster.stop_sidecar(name)
+            return _remove_nodes(shared.cluster, end)
         if any(now.get(path) != content for path, content in shared.pristine.items()):
             return False
-        _delete(shared.cluster, _roots([path for path in now if path not in shared.pristine]))
-        time.sleep(0.1)
+        created = _roots([path for path in now if path not in shared.pristine])
+        _delete(shared.cluster, created)
+        _await_gone(shared.cluster, created, end)
+    return False
+
+
+def _await_gone(cluster: LocalCluster, paths: list[str], end: float) -> None:
+    """Ask for single objects: a list of everything takes a hundred requests."""
+    with cluster.api() as api:
+        for path in paths:
+            while not path.startswith(_OF_ONE_TEST) and api.exists(path) and time.monotonic() < end:
+                time.sleep(0.05)
+
+
+def _remove_nodes(cluster: LocalCluster, end: float) -> bool:
+    """Remove nodes and the pods of `default`, which belong to no other object."""
+    pods, nodes = "/api/v1/namespaces/default/pods", "/api/v1/nodes"
+    with cluster.api() as api:
+        while time.monotonic() < end:
+            left = [path for path in (pods, nodes) if api.request("GET", f"{path}?limit=1")["items"]]
+            if not left:
+                return True
+            for path in left:
+                api.request("DELETE", f"{path}?gracePeriodSeconds=0")
+            time.sleep(0.05)
     return False
 
 
@@ -133,7 +161,7 @@ def _delete(cluster: LocalCluster, paths: list[str]) -> None:
 def _objects(cluster: LocalCluster) -> dict[str, str]:
     """Path of every object -> a digest of what a user could have changed in it.
 
-    Without namespaces of single tests that are being deleted: no other test uses them, and their end takes seconds.
+    Without namespaces of single tests that are being deleted.
     """
     found: dict[str, str] = {}
     with cluster.api() as api:

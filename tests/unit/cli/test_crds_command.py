@@ -4,9 +4,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import yaml
 
-from kgwe import errors
+from kgwe import errors, yaml_text
 from kgwe.cli import crds as command
 from kgwe.kube.crd import definitions
 
@@ -25,7 +24,7 @@ def test_the_committed_reference_is_up_to_date(monkeypatch):
 
 def test_everything_is_printed_as_one_stream(capsys):
     command.run()
-    assert list(yaml.safe_load_all(capsys.readouterr().out)) == definitions.manifests()
+    assert list(yaml_text.parse_documents(capsys.readouterr().out)) == definitions.manifests()
 
 
 def test_json_is_one_list(capsys):
@@ -36,12 +35,12 @@ def test_json_is_one_list(capsys):
 def test_a_kind_is_found_by_any_of_its_names(capsys):
     for name in ("MIGStrategy", "migstrategies", "migs", "migstrategies.kgwe.nvidia.io"):
         command.run(name)
-        assert yaml.safe_load(capsys.readouterr().out)["metadata"]["name"] == "migstrategies.kgwe.nvidia.io"
+        assert yaml_text.parse_yaml(capsys.readouterr().out)["metadata"]["name"] == "migstrategies.kgwe.nvidia.io"
 
 
 def test_a_name_two_groups_share_prints_both(capsys):
     command.run("GPUWorkload")
-    groups = [each["spec"]["group"] for each in yaml.safe_load_all(capsys.readouterr().out)]
+    groups = [each["spec"]["group"] for each in yaml_text.parse_documents(capsys.readouterr().out)]
     assert sorted(groups) == ["gpu.warp.dev", "kgwe.nvidia.io"]
 
 

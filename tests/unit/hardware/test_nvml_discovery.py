@@ -27,6 +27,18 @@ def pools() -> list[tuple[str, str]]:
     return [(name, pool.name) for name in models.list_names() for pool in models.load(name).pools]
 
 
+# Reading a machine takes a while and changes nothing: tests that only look share what was read.
+_read: dict[tuple[str, str], tuple[FleetNode, Machine]] = {}
+
+
+async def read_once(tmp_path: Path, model: str, pool: str) -> tuple[FleetNode, Machine]:
+    """A node of the pool, and what the driver finds on it."""
+    if (model, pool) not in _read:
+        node = gpus.node_of(model, pool)
+        _read[model, pool] = node, await discover(tmp_path, node)
+    return _read[model, pool]
+
+
 async def discover(tmp_path: Path, node: FleetNode, generation: Generation = Generation.NEW) -> Machine:
     driver = gpus.driver(gpus.hardware(tmp_path, node, generation))
     found = await driver.machine()
@@ -58,8 +70,7 @@ def peers(device: Device, machine: Machine) -> dict[int, int]:
 
 @pytest.mark.parametrize(("model", "pool"), pools())
 async def test_a_machine_is_found_as_its_model_says(tmp_path: Path, model: str, pool: str) -> None:
-    node = gpus.node_of(model, pool)
-    found = await discover(tmp_path, node)
+    node, found = await read_once(tmp_path, model, pool)
     assert found.driver_version == node.machine.driver
     assert found.cuda_version == node.machine.cuda
     assert len(found.devices) == len(node.gpus)
@@ -75,9 +86,8 @@ async def test_a_machine_is_found_as_its_model_says(tmp_path: Path, model: str, 
 
 @pytest.mark.parametrize(("model", "pool"), pools())
 async def test_its_wiring_is_found(tmp_path: Path, model: str, pool: str) -> None:
-    node = gpus.node_of(model, pool)
+    node, found = await read_once(tmp_path, model, pool)
     wires = node.machine.wiring
-    found = await discover(tmp_path, node)
     for device in found.devices:
         to_switch = [link for link in device.links if link.remote is Remote.SWITCH]
         assert len(to_switch) == wires.switch_links
@@ -97,8 +107,7 @@ async def test_its_wiring_is_found(tmp_path: Path, model: str, pool: str) -> Non
 
 @pytest.mark.parametrize(("model", "pool"), pools())
 async def test_its_cut_and_its_nvlink_domain_are_found(tmp_path: Path, model: str, pool: str) -> None:
-    node = gpus.node_of(model, pool)
-    found = await discover(tmp_path, node)
+    node, found = await read_once(tmp_path, model, pool)
     for device, card in zip(found.devices, node.gpus, strict=True):
         assert device.mig.is_capable == (node.model.geometry is not None)
         assert device.mig.is_enabled == card.is_cut

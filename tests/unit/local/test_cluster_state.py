@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -13,8 +14,9 @@ import pytest
 
 from kgwe.errors import NotFound, Permanent, Transient
 from kgwe.local.cluster import cluster_record as state
-from kgwe.local.cluster.cluster import LocalCluster
+from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
 from kgwe.local.cluster.cluster_record import ClusterRecord
+from kgwe.local.cluster.startup import PortTaken
 from kgwe.local.cluster.status import Health, examine
 from kgwe.local.host import paths, ports, processes
 from kgwe.local.host.lock import Lock
@@ -186,11 +188,63 @@ def test_a_preferred_port_is_kept_while_it_is_free():
     port = ports.allocate(["a"])["a"]
     assert ports.allocate(["a"], preferred={"a": port}) == {"a": port}
 
-    with socket.socket() as holder:
-        holder.bind((ports.LOOPBACK, port))
-        holder.listen()
+    with socket.create_server((ports.LOOPBACK, port)):
         assert not ports.is_free(port)
         assert ports.allocate(["a"], preferred={"a": port})["a"] != port
+
+
+def test_a_port_that_was_chosen_is_not_chosen_again_before_a_server_listens_on_it():
+    port = ports.allocate(["a"])["a"]
+
+    with pytest.raises(Permanent, match=f"no free port on 127.0.0.1 between {port} and {port} for b"):
+        ports.allocate(["b"], among=range(port, port + 1))
+
+    with socket.create_server((ports.LOOPBACK, port)) as server:
+        socket.create_connection(server.getsockname()).close()
+
+
+def test_only_the_newest_chosen_ports_are_held(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ports, "_HELD_MAX", 1)
+    port = ports.allocate(["old"])["old"]
+    ports.allocate(["new"])
+    assert ports.allocate(["again"], among=range(port, port + 1)) == {"again": port}
+
+
+def test_control_planes_have_ports_of_their_own(shell: LocalCluster):
+    shell._allocate_ports(None, install_stub(shell.directory, "true"))
+    assert all(port in ports.CONTROL_PLANES for port in shell.state().ports.values())
+    assert not set(ports.CONTROL_PLANES) & set(ports.PROCESSES)
+
+
+def install_stub(directory: Path, script: str) -> Binaries:
+    """Install one shell script as each binary of the control plane."""
+    path = directory / "stub"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return Binaries({name: Found(path, "v1", Source.PATH) for name in TOOLS})
+
+
+def test_a_start_whose_ports_are_taken_tries_others_and_gives_up_after_the_third(tmp_path: Path):
+    calls = tmp_path / "calls"
+    refuse = 'echo "listen tcp 127.0.0.1:26380: bind: address already in use"; exit 1'
+    stub = install_stub(tmp_path, f'echo "$@" >> "{calls}"; {refuse}')
+
+    with pytest.raises(PortTaken, match="etcd exited while starting"):
+        LocalCluster.start(ClusterOptions("one", state_root=tmp_path), binaries=stub)
+
+    listened = [set(re.findall(r"127\.0\.0\.1:(\d+)", line)) for line in calls.read_text().splitlines()]
+    assert [len(each) for each in listened] == [2, 2, 2]  # for clients and for peers
+    assert len(set.union(*listened)) == 6
+
+
+def test_a_start_that_fails_for_another_reason_is_not_repeated(tmp_path: Path):
+    calls = tmp_path / "calls"
+    stub = install_stub(tmp_path, f'echo "$@" >> "{calls}"; echo "no space left on device"; exit 1')
+
+    with pytest.raises(Permanent, match="no space left on device"):
+        LocalCluster.start(ClusterOptions("one", state_root=tmp_path), binaries=stub)
+
+    assert len(calls.read_text().splitlines()) == 1
 
 
 def test_a_lock_is_held_by_one_and_names_its_holder(tmp_path: Path):

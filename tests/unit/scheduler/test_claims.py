@@ -7,6 +7,7 @@ import random
 
 import pytest
 from tests.support.builders.objects import TWO, UID, added, changed, free, job, node, pod, removed, workload
+from tests.support.patience import until
 
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.planner import Planner
@@ -54,10 +55,8 @@ async def planner(state, decisions):
 
 async def settled(planner):
     """After the passes that are due."""
-    for _ in range(50):
-        await asyncio.sleep(0.01)
-        if planner._passes._soon is None and planner._passes._running is None:
-            return
+    await asyncio.sleep(0.01)
+    await until(lambda: planner._passes._soon is None and planner._passes._running is None)
 
 
 async def test_claimed_room_goes_to_whom_it_is_kept_for_however_long_others_have_waited(state, planner, decisions):

@@ -21,12 +21,12 @@ NODES, CARDS = 2_048, 8
 GPUS = NODES * CARDS
 
 
-def state(per_pod, **status):
+def state(per_pod, nodes=NODES):
     """The cluster as the API shows it; the scheduler has just started."""
     made = ClusterState()
-    for number in range(NODES):
+    for number in range(nodes):
         made.on_node(added(node(f"h100-{number:04}", cpu="200")))
-    asked = workload(count=GPUS, **status)
+    asked = workload(count=nodes * CARDS)
     made.on_kgwe(added(msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, gpusPerPod=per_pod))))
     return made
 
@@ -71,9 +71,10 @@ def test_a_plan_of_16384_gpus_survives_a_restart(per_pod):
     assert len(msgspec.json.encode(patch)) < 128 * 1024
 
 
-def test_pods_of_a_gang_on_2048_nodes_come_run_and_go():
-    job, plan = stored_job(state(8))
-    made = state(8)
+@pytest.mark.parametrize("nodes", [256, pytest.param(NODES, marks=pytest.mark.slow)])
+def test_pods_of_a_gang_on_many_nodes_come_run_and_go(nodes):
+    job, plan = stored_job(state(8, nodes))
+    made = state(8, nodes)
     made.on_job(added(job))
     bound = [
         pod(f"p{number}", at=seat.node, gpus=8, index=number, phase="Pending") for number, seat in enumerate(plan.seats)
@@ -81,7 +82,7 @@ def test_pods_of_a_gang_on_2048_nodes_come_run_and_go():
     for each in bound:
         made.on_pod(added(each))
     assert not any(free(made).values())
-    assert made.ledger.pod_in(UID, NODES - 1) == f"uid-p{NODES - 1}"
+    assert made.ledger.pod_in(UID, nodes - 1) == f"uid-p{nodes - 1}"
 
     replaced = pod("new", at=plan.seats[7].node, gpus=8, index=7)
     made.on_pod(changed(bound[7], leaving(bound[7])))
@@ -92,7 +93,7 @@ def test_pods_of_a_gang_on_2048_nodes_come_run_and_go():
     assert made.ledger.pod_in(UID, 7) == "uid-new"
     made.on_job(removed(job))
     made.on_pod(removed(replaced))
-    assert sum(free(made).values()) == GPUS
+    assert sum(free(made).values()) == nodes * CARDS
 
 
 def test_a_refusal_late_in_the_start_of_a_gang_has_its_own_time():

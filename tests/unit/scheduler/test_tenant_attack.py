@@ -52,7 +52,7 @@ def keys_in(part: str) -> Iterator[tuple[str, str]]:
         names = vars(importlib.import_module(name))
         for each in ast.walk(ast.parse(path.read_text())):
             found = text_of(each, names)
-            if KEY.fullmatch(found):
+            if "/" in found and KEY.fullmatch(found):
                 yield found, name
         # Put together in a loop.
         for listed in names.values():

@@ -5,7 +5,8 @@
 
 Starting is idempotent: a running cluster is returned unchanged, and an incomplete one is swept and restarted on its
 data. Each change holds the lock of the cluster, so of two concurrent starts the second finds a running cluster. If a
-start fails or is interrupted, its processes are stopped before the error is raised; the logs stay.
+start fails or is interrupted, its processes are stopped before the error is raised; the logs stay. If it failed because
+another program took a port after it was chosen, it is repeated on other ports.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from kgwe.local.host.progress import Progress, Silent
 from kgwe.local.toolchain import build
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kgwe.local.cluster.components import Component, Features
     from kgwe.local.host.processes import ProcessRecord
+    from kgwe.local.host.progress import Step
     from kgwe.local.toolchain.binaries import Binaries
 
 _LOCK_TIMEOUT_S = 180.0
@@ -43,6 +45,8 @@ _READY_TIMEOUT_S = 90.0
 _GRACE_S = 10.0
 # Leftover processes get little grace: an API server without etcd would use up any.
 _SWEEP_GRACE_S = 3.0
+# Another program can take a port after it was chosen; each try uses other ports.
+_PORT_TRIES = 3
 _TOKEN_LIFETIME_S = 7 * 24 * 3600
 
 
@@ -211,43 +215,56 @@ class LocalCluster:
 
     def _start(self, options: ClusterOptions, found: Binaries, progress: Progress) -> None:
         with progress.step(f"Starting local cluster {self.name!r}") as step:
-            known = self._sweep(_SWEEP_GRACE_S)
-            if known is None or not known.resumable:
-                shutil.rmtree(self.directory, ignore_errors=True)
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            certificates.ensure(self.layout.certificates.directory, dt.datetime.now(dt.UTC))
-            self._allocate_ports(known, found)
-            startup.write_files(
-                self.layout, context=self.context, server=self.api_url, scheduler_config=options.scheduler_config
-            )
+            tried: set[int] = set()
+            for attempt in range(1, _PORT_TRIES + 1):
+                try:
+                    self._start_once(options, found, step, tried)
+                    break
+                except startup.PortTaken:
+                    if attempt == _PORT_TRIES:
+                        raise
+                    tried |= set(self.state().ports.values())
 
-            def launch(component: Component) -> ProcessRecord:
-                step.update(component.name)
-                return self._launch(component.name, component.argv, component.env)
+    def _start_once(self, options: ClusterOptions, found: Binaries, step: Step, avoid: Collection[int]) -> None:
+        known = self._sweep(_SWEEP_GRACE_S)
+        if known is None or not known.resumable:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        certificates.ensure(self.layout.certificates.directory, dt.datetime.now(dt.UTC))
+        self._allocate_ports(known, found, avoid)
+        startup.write_files(
+            self.layout, context=self.context, server=self.api_url, scheduler_config=options.scheduler_config
+        )
 
-            try:
-                with self.api() as api:
-                    startup.start_components(
-                        api,
-                        self.layout,
-                        self.state().ports,
-                        found,
-                        features=options.features,
-                        launch=launch,
-                        timeout_s=_READY_TIMEOUT_S,
-                    )
-            except BaseException:
-                self._sweep(_SWEEP_GRACE_S)
-                raise
-            state.save_record(self.directory, msgspec.structs.replace(self.state(), ready=True, resumable=True))
+        def launch(component: Component) -> ProcessRecord:
+            step.update(component.name)
+            return self._launch(component.name, component.argv, component.env)
 
-    def _allocate_ports(self, known: ClusterRecord | None, found: Binaries) -> None:
+        try:
+            with self.api() as api:
+                startup.start_components(
+                    api,
+                    self.layout,
+                    self.state().ports,
+                    found,
+                    features=options.features,
+                    launch=launch,
+                    timeout_s=_READY_TIMEOUT_S,
+                )
+        except BaseException:
+            self._sweep(_SWEEP_GRACE_S)
+            raise
+        state.save_record(self.directory, msgspec.structs.replace(self.state(), ready=True, resumable=True))
+
+    def _allocate_ports(self, known: ClusterRecord | None, found: Binaries, avoid: Collection[int] = ()) -> None:
+        preferred = {name: port for name, port in known.ports.items() if port not in avoid} if known else None
         # One lock for all clusters: a port is taken once it is recorded. "_" is not allowed in cluster names.
         with Lock(self.directory.parent / "._ports.lock", purpose="choosing ports").hold(timeout_s=_LOCK_TIMEOUT_S):
             chosen = ports.allocate(
                 components.PORTS,
-                preferred=known.ports if known else None,
-                avoid=state.ports_of_others(self.name, self._root),
+                preferred=preferred,
+                avoid=state.ports_of_others(self.name, self._root) | set(avoid),
+                among=ports.CONTROL_PLANES,
             )
             versions = {name: tool.version for name, tool in found.found.items()}
             resumable = known is not None and known.resumable

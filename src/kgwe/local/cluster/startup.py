@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kgwe.errors import Permanent, Transient
+from kgwe.errors import KgweError, Permanent, Transient
 from kgwe.local.cluster import certificates, component_config, components, kubeconfig
 from kgwe.local.host import processes
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.05
 _TAIL_LINES = 8
+
+
+class PortTaken(Transient):
+    """A component exited because another program listens on its port; other ports may work."""
 
 
 def write_files(layout: Layout, *, context: str, server: str, scheduler_config: str | None) -> None:
@@ -89,15 +93,20 @@ def await_healthy(api: Api, record: ProcessRecord, url: str, deadline: float) ->
     """Wait until the component reports healthy."""
     while not api.is_healthy(url):
         if not processes.is_alive(record):
-            raise Permanent(
-                f"{record.name} exited while starting. Last lines of {record.log}:\n{read_tail(Path(record.log))}"
-            )
+            raise _explain_exit(record)
         if time.monotonic() > deadline:
             raise Transient(
                 f"{record.name} did not become ready in time. Last lines of {record.log}:\n"
                 f"{read_tail(Path(record.log))}"
             )
         time.sleep(_POLL_S)
+
+
+def _explain_exit(record: ProcessRecord) -> KgweError:
+    tail = read_tail(Path(record.log))
+    message = f"{record.name} exited while starting. Last lines of {record.log}:\n{tail}"
+    # The words of Go's net package, which all components use.
+    return PortTaken(message) if "address already in use" in tail else Permanent(message)
 
 
 def await_service_account(api: Api, deadline: float) -> None:

@@ -9,22 +9,23 @@ client and refuses a second daemon in the same directory. A killed daemon leaves
 next start. A *client* is a connection that sends `client PID`.
 
 `install` writes an executable with the real name into a directory. A file `NAME.fault` next to it injects a fault:
-`start` (does not start), `mute` (starts and never responds), `slow` (takes a second to start). Only the standard
-library is imported, because each command starts the program.
+`start` (does not start), `mute` (starts and never responds), `slow` (takes a second to start). Each command starts the
+program, so only modules that load quickly are imported: neither `pathlib` nor `typing`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import signal
 import socket
-import stat
 import sys
 import time
-from pathlib import Path
-from typing import NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import NoReturn
 
 NAME = "nvidia-cuda-mps-control"
 _FAULT = "KGWE_MPS_FAULT"
@@ -38,15 +39,15 @@ def install(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / NAME
     path.write_text(
-        f'#!/bin/sh\n{_FAULT}="$(cat "$0.fault" 2>/dev/null)" exec {sys.executable} -S -E {Path(__file__)} "$@"\n'
+        f'#!/bin/sh\n{_FAULT}="$(cat "$0.fault" 2>/dev/null)" exec {sys.executable} -S -E {__file__} "$@"\n'
     )
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    path.chmod(0o755)
     return path
 
 
 def inject_fault(binary: Path, fault: str) -> None:
     """Inject `start`, `mute` or `slow`, or clear the fault; affects daemons started afterwards."""
-    Path(f"{binary}.fault").write_text(fault)
+    binary.with_name(f"{binary.name}.fault").write_text(fault)
 
 
 def connect(pipe_directory: Path, pid: int) -> socket.socket:
@@ -65,7 +66,7 @@ def connect(pipe_directory: Path, pid: int) -> socket.socket:
 
 
 class _Daemon:
-    def __init__(self, pipe: Path, log: Path) -> None:
+    def __init__(self, pipe: str, log: str) -> None:
         self._pipe, self._log = pipe, log
         self._threads = 100.0
         self._memory: dict[str, str] = {}
@@ -75,11 +76,12 @@ class _Daemon:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
     def listen(self) -> None:
-        self._listener.bind(str(self._pipe / "control"))
+        self._listener.bind(f"{self._pipe}/control")
         self._listener.listen(64)
         self._selector.register(self._listener, selectors.EVENT_READ)
-        (self._pipe / f"{NAME}.pid").write_text(f"{os.getpid()}\n")
-        self._write_log(f"Starting control daemon using socket {self._pipe / 'control'}")
+        with open(f"{self._pipe}/{NAME}.pid", "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib loads slowly
+            file.write(f"{os.getpid()}\n")
+        self._write_log(f"Starting control daemon using socket {self._pipe}/control")
 
     def serve(self) -> NoReturn:
         while True:
@@ -105,8 +107,7 @@ class _Daemon:
             if word == "client":
                 self._take(session, int(rest[0]))
                 return
-            with contextlib.suppress(OSError):
-                session.sendall(self._answer(word, rest).encode())
+            _send(session, self._answer(word, rest).encode())
         self._forget(session)
 
     def _forget(self, session: socket.socket) -> None:
@@ -119,8 +120,7 @@ class _Daemon:
             self._server = self._start_server()
         self._clients[session] = pid
         self._write_log(f"NEW CLIENT {pid}")
-        with contextlib.suppress(OSError):
-            session.sendall(b"ok\n")
+        _send(session, b"ok\n")
 
     def _start_server(self) -> int:
         parent = os.getpid()
@@ -160,16 +160,24 @@ class _Daemon:
             os.waitpid(self._server, 0)
         self._write_log("Exit")
         for name in ("control", f"{NAME}.pid"):
-            (self._pipe / name).unlink(missing_ok=True)
+            if os.path.exists(path := f"{self._pipe}/{name}"):  # noqa: PTH110 - the same
+                os.unlink(path)  # noqa: PTH108 - the same
         os._exit(0)
 
     def _write_log(self, text: str) -> None:
-        with (self._log / "control.log").open("a") as file:
+        with open(f"{self._log}/control.log", "a", encoding="utf-8") as file:  # noqa: PTH123 - pathlib loads slowly
             file.write(f"[Control {os.getpid():5}] {text}\n")
 
 
+def _send(session: socket.socket, text: bytes) -> None:
+    try:
+        session.sendall(text)
+    except OSError:
+        return  # it is gone
+
+
 def _run_daemon(*, background: bool) -> int:  # noqa: RET503 - serving never returns
-    pipe, log = (Path(os.environ[f"CUDA_MPS_{name}_DIRECTORY"]) for name in ("PIPE", "LOG"))
+    pipe, log = (os.environ[f"CUDA_MPS_{name}_DIRECTORY"] for name in ("PIPE", "LOG"))
     if os.environ.get(_FAULT) == "start":
         sys.stderr.write("Cannot access the device\n")
         return 1
@@ -207,7 +215,7 @@ def _send_command(line: str) -> str | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as session:
         session.settimeout(_TIMEOUT_S)
         try:
-            session.connect(str(Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"]) / "control"))
+            session.connect(f"{os.environ['CUDA_MPS_PIPE_DIRECTORY']}/control")
             session.sendall(f"{line}\n".encode())
             answer = b""
             while piece := session.recv(_MAX_LINE):

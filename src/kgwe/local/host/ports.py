@@ -1,15 +1,21 @@
 """Free ports on loopback.
 
-Another process may take a port between its choice and its use. Two rules keep that rare: ports are below the kernel's
-range for outgoing connections, and ports recorded by other clusters stay reserved while those are stopped.
+Another process may take a port between its choice and its use. Three rules keep that rare:
+
+- Ports are below the kernel's range for outgoing connections, and control planes have a range of their own.
+- A chosen port stays bound, without listening, by the process that chose it. No other process chooses it then. A server
+  can still listen on it, because servers set SO_REUSEADDR.
+- Ports recorded by other clusters stay reserved while those are stopped.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import random
 import socket
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Final
 
 from kgwe.errors import Permanent
 
@@ -18,21 +24,19 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 # Linux uses 32768-60999 for outgoing connections by default.
-_FIRST, _LAST = 20000, 32767
+CONTROL_PLANES: Final = range(20000, 32768)
+PROCESSES: Final = range(10000, 20000)
 _TRIES = 2000
+# Enough for everything that starts at the same time; a port that was chosen longer ago is in use or was given up.
+_HELD_MAX = 128
+#: descriptors of the bound sockets, the oldest first
+_held: deque[int] = deque()
 
 
 def is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # Like the servers do: a port whose last connection is in TIME_WAIT counts as free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as exc:
-            if exc.errno in {errno.EADDRINUSE, errno.EACCES}:
-                return False
-            raise
-    return True
+        return _bind(probe, port, reuse=True)
 
 
 def allocate(
@@ -40,6 +44,7 @@ def allocate(
     *,
     preferred: Mapping[str, int] | None = None,
     avoid: Collection[int] = (),
+    among: range = PROCESSES,
     seed: int | None = None,
 ) -> dict[str, int]:
     """Return one free port per purpose: the preferred one if it is free, else any."""
@@ -47,14 +52,40 @@ def allocate(
     rng = random.Random(seed)  # noqa: S311 -- spreads load, keeps no secret
     for purpose in purposes:
         wanted = (preferred or {}).get(purpose)
-        if wanted is not None and wanted not in chosen.values() and is_free(wanted):
+        if wanted is not None and wanted not in chosen.values() and _hold(wanted, reuse=True):
             chosen[purpose] = wanted
             continue
         for _ in range(_TRIES):
-            port = rng.randint(_FIRST, _LAST)
-            if port not in avoid and port not in chosen.values() and is_free(port):
+            port = rng.choice(among)
+            if port not in avoid and port not in chosen.values() and _hold(port, reuse=False):
                 chosen[purpose] = port
                 break
         else:
-            raise Permanent(f"no free port on {LOOPBACK} between {_FIRST} and {_LAST} for {purpose}")
+            raise Permanent(f"no free port on {LOOPBACK} between {among[0]} and {among[-1]} for {purpose}")
     return chosen
+
+
+def _hold(port: int, *, reuse: bool) -> bool:
+    """Bind the port until this process ends or has chosen many others; return False if it is taken.
+
+    Without `reuse`, a port that another process holds counts as taken too.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
+        if not _bind(holder, port, reuse=reuse):
+            return False
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server may listen on it
+        _held.append(holder.detach())
+    while len(_held) > _HELD_MAX:
+        os.close(_held.popleft())
+    return True
+
+
+def _bind(sock: socket.socket, port: int, *, reuse: bool) -> bool:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+    try:
+        sock.bind((LOOPBACK, port))
+    except OSError as exc:
+        if exc.errno in {errno.EADDRINUSE, errno.EACCES}:
+            return False
+        raise
+    return True

@@ -151,13 +151,13 @@ def plain_profiles(geometry: mig.Geometry) -> tuple[str, ...]:
 def _build_graph(geometry: mig.Geometry, names: Sequence[str]) -> LayoutGraph:
     profiles = tuple(geometry.profiles[name] for name in names)
     places = tuple(mig.Placement(profile, start) for profile in profiles for start in profile.starts)
-    masks = _legal_masks(geometry, places)
+    units = [sum(1 << unit for unit in placement.occupied) for placement in places]
+    masks = _legal_masks(geometry, places, units)
     number = {mask: state for state, mask in enumerate(masks)}
     steps = np.full((2, len(masks), len(places)), NONE, np.int32)
     for mask, state in number.items():
         for place in range(len(places)):
             steps[mask >> place & 1, state, place] = number.get(mask ^ 1 << place, NONE)
-    units = [sum(1 << unit for unit in placement.occupied) for placement in places]
     return LayoutGraph(
         geometry=geometry,
         profiles=profiles,
@@ -170,18 +170,21 @@ def _build_graph(geometry: mig.Geometry, names: Sequence[str]) -> LayoutGraph:
     )
 
 
-def _legal_masks(geometry: mig.Geometry, places: Sequence[mig.Placement]) -> list[int]:
+def _legal_masks(geometry: mig.Geometry, places: Sequence[mig.Placement], units: Sequence[int]) -> list[int]:
     """Grow the uncut GPU by one instance at a time; every part of a legal layout is legal, so none is missed."""
     found = {0}
-    edge: list[tuple[int, tuple[mig.Placement, ...]]] = [(0, ())]
+    edge: list[tuple[int, int, tuple[mig.Placement, ...]]] = [(0, 0, ())]
     while edge:
         grown = []
-        for mask, layout in edge:
+        for mask, taken, layout in edge:
             # Upwards only: each set is reached along one path.
             for place in range(mask.bit_length(), len(places)):
+                # An overlap is the most frequent problem, and found at once.
+                if taken & units[place]:
+                    continue
                 wider = (*layout, places[place])
                 if not mig.find_problems(geometry, wider):
-                    grown.append((mask | 1 << place, wider))
-        found.update(mask for mask, _ in grown)
+                    grown.append((mask | 1 << place, taken | units[place], wider))
+        found.update(mask for mask, _, _ in grown)
         edge = grown
     return sorted(found)

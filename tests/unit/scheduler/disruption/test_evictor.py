@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from tests.support.builders.objects import TWO, added, changed, job, leaving, node, pod, removed, workload
 from tests.support.fakes.recording_client import RecordingClient, Write
+from tests.support.patience import until
 
 from kgwe import errors
 from kgwe.apps.scheduler.disruption.evictor import Evictor
@@ -85,11 +86,8 @@ async def removing(state, client):
 async def remove(removing, uid, calls):
     """Ask for it, and wait until so many calls were made."""
     removing.remove_pod(uid, "why")
-    for _ in range(400):
-        if len(removing._client.writes) >= calls:
-            return [describe(each) for each in removing._client.writes]
-        await asyncio.sleep(0.01)
-    pytest.fail(f"only {removing._client.writes}")
+    await until(lambda: len(removing._client.writes) >= calls)
+    return [describe(each) for each in removing._client.writes]
 
 
 async def test_on_a_node_that_answers_it_is_evicted_and_its_end_not_counted(state, removing):
@@ -137,11 +135,7 @@ async def test_a_pod_that_has_gone_is_forgotten(state, client, removing):
     state.on_pod(added(pod("p", at="n1", index=0)))
     client.failures = [errors.NotFound("gone")]
     removing.remove_pod("uid-p", "why")
-    for _ in range(100):
-        await asyncio.sleep(0.01)
-        if "uid-p" not in removing:
-            break
-    assert "uid-p" not in removing
+    await until(lambda: "uid-p" not in removing)
     state.on_pod(removed(pod("p", at="n1", index=0)))
     removing.remove_pod("uid-q", "never there")
     await asyncio.sleep(0.05)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 from tests.support.builders.objects import ONE, UID, added, free, job, node, pod, removed, workload
 from tests.support.fakes.recording_client import RecordingClient
+from tests.support.patience import until
 
 from kgwe.apps.scheduler.disruption.preemption import PreemptionController
 from kgwe.apps.scheduler.metrics import Metrics
@@ -93,14 +93,6 @@ async def bed(state):
     )
     await preemption.stop()
     planner.close()
-
-
-async def until(true):
-    for _ in range(300):
-        if true():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("not true in time")
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from tests.support.builders.objects import (
     workload,
 )
 from tests.support.fakes.recording_client import RecordingClient
+from tests.support.patience import until
 
 from kgwe import errors
 from kgwe.apps.scheduler.disruption.evictor import Evictor
@@ -115,14 +116,6 @@ async def bed(state):
 def stored_annotations(bed):
     """The annotations of every patch."""
     return [body["metadata"]["annotations"] for _, body in bed.client.patches]
-
-
-async def until(true):
-    for _ in range(300):
-        if true():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("not true in time")
 
 
 def lose(state, name):
