@@ -62,6 +62,7 @@ class Bed:
         self.outcomes: list[Any] = []
 
     def _book(self, each: QueuedWorkload, place: QueuePlan) -> None:
+        assert self.planner.made_for[id(place)][0] == each.key, "a plan names the workload it was made for"
         self.snapshot.commit_all(place.grants)
         self.grants[each.key] = place.grants
         milli = requested_milli(each.request)
@@ -74,6 +75,7 @@ class Bed:
     def run(self, now_s: float | None = None) -> list[str]:
         """One pass; returns who was placed, in order."""
         self.now_s = self.now_s if now_s is None else now_s
+        self.planner.made_for.clear()
         self.outcomes = run_cycle(self.queue, self.planner, self.now_s, self.roster, self.holds)
         return [each.workload.key for each in self.outcomes if isinstance(each, Placed)]
 
@@ -100,10 +102,16 @@ class Bed:
 
 
 class _Counting(FleetPlanner):
-    """Counts what it is asked."""
+    """Counts what it is asked, and remembers which workload each plan was made for."""
 
     plans = 0
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.made_for: dict[int, tuple[str, Any]] = {}  # id of a plan -> the workload, and the plan, which keeps its id
+
     def plan(self, work, avoid, following=NONE_FOLLOW):
         self.plans += 1
-        return super().plan(work, avoid, following)
+        found = super().plan(work, avoid, following)
+        self.made_for[id(found)] = work.key, found
+        return found

@@ -144,6 +144,13 @@ class TestHold:
 
         assert bed.run(11.0) == ["short one"]
 
+    def test_a_short_workload_gets_a_plan_of_its_own_when_an_equal_one_before_it_has_to_wait(self):
+        bed = self.bed()
+        bed.put(work("silent", 8, since_s=3.0), work("short", 8, lasts=20.0, since_s=4.0))
+
+        assert bed.run(10.0) == ["short"]
+        assert "silent" in bed.queue
+
     def test_who_leaves_room_may_stay(self):
         # The hero needs two nodes of three; one of them may be used for ever.
         bed = Bed({"s": {"a": [8, 8, 8]}})
