@@ -17,6 +17,7 @@ from kgwe.placement.queue.reservation import ReservationSettings
 from kgwe.placement.queue.reservations import Reservations
 from kgwe.placement.queue.unschedulable import RoomFreed
 from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkload, RunningWorkloads, RunTime, requested_milli
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,9 +110,12 @@ class _Counting(FleetPlanner):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.made_for: dict[int, tuple[str, Any]] = {}  # id of a plan -> the workload, and the plan, which keeps its id
+        self.refused: set[str] = set()  # workloads that are refused, whatever is free
 
     def plan(self, work, avoid, following=NONE_FOLLOW):
         self.plans += 1
+        if work.key in self.refused:
+            return Refusal(Reason.INSUFFICIENT_GPU, "refused")
         found = super().plan(work, avoid, following)
         self.made_for[id(found)] = work.key, found
         return found

@@ -3,7 +3,8 @@
     outcomes = run_cycle(queue, planner, now_s, running, reservations)
 
 1. End back-offs and give up workloads that timed out.
-2. Activate request classes that freed capacity or changed nodes may help; refresh reservations.
+2. Activate request classes that freed capacity or changed nodes may help; refresh reservations. A workload that should
+   fit on its reserved nodes by now has its turn; if it is refused all the same, its reservation is dropped.
 3. Try active workloads in queue order, each request class once until something changes. Each plan is committed before
    the next is made. Refused classes become unschedulable.
 4. As soon as a workload fits behind refused ones, make reservations for the oldest of a priority and for the first by
@@ -162,8 +163,12 @@ class _Cycle(Generic[P]):
             reservations.start_cycle(queue, self._now_s, is_other=is_other)
             if len(reservations) and queue.pool.blocked:
                 self._refresh(reservations)
+                for workload in reservations.list_free():
+                    queue.pool.activate(queue.entries[workload.key].request_class)
             queue.pool.activate_blocked(reservations.version)
         self._run_levels()
+        if reservations is not None:
+            self._drop_unused(reservations)
         # Nodes reserved for a workload that has started now are available to others.
         if reservations is not None and queue.pool.activate_blocked(reservations.version):
             self._run_levels()
@@ -183,6 +188,13 @@ class _Cycle(Generic[P]):
         for request_class, refusal in self._blocked.items():
             if request_class.buckets and request_class.refusal is None:
                 parking.mark_unschedulable(request_class, refusal, behind=version)
+
+    def _drop_unused(self, reservations: Reservations) -> None:
+        """Drop reservations whose workloads were refused although they should fit there: the forecast is wrong."""
+        for workload in reservations.list_free():
+            if self._queue.entries[workload.key].request_class.refusal is not None:
+                reservations.drop_unused(workload.key, self._now_s)
+                self._to_report[workload.key] = workload
 
     # --- turns ------------------------------------------------------------------------------------------
 
