@@ -315,10 +315,11 @@ class Reservations:
         ]
 
     def _is_gone_by(self, workload: QueuedWorkload, reservation: Reservation, now_s: float) -> bool:
-        if self.settings.rule is not BackfillRule.BACKFILL or workload.run_time is None:
+        promise_s = workload.promise_s
+        if self.settings.rule is not BackfillRule.BACKFILL or promise_s is None:
             return False
         until_s = now_s + self.settings.short_s if reservation.start_s is None else reservation.start_s
-        return now_s + workload.run_time.p95_s <= until_s and self.trust.is_trusted(workload, now_s)
+        return now_s + promise_s <= until_s and self.trust.is_trusted(workload, now_s)
 
     def are_kept_with(self, reservations: Iterable[Reservation], grants: Sequence[Grant], now_s: float) -> bool:
         """Whether these reservations can start on time if the grants stay until after their start."""
@@ -340,8 +341,8 @@ class Reservations:
         for entry in self._entries.values():
             if entry.reservation.nodes.isdisjoint(nodes):
                 continue
-            if workload.run_time is not None and self._is_gone_by(workload, entry.reservation, now_s):
-                self.trust.record_promise(workload, now_s + workload.run_time.p95_s)
+            if workload.promise_s is not None and self._is_gone_by(workload, entry.reservation, now_s):
+                self.trust.record_promise(workload, now_s + workload.promise_s)
             else:
                 entry.stale = True
 

@@ -82,6 +82,8 @@ class QueuedWorkload:
     priority: int = 0
     since_s: float = 0.0
     run_time: RunTime | None = None
+    predicted_p95_s: float = 0.0
+    """95th percentile of the run time by history alone; 0: not predicted."""
     timeout_s: float = 0.0
     """How long it may wait in total; 0: no limit."""
     max_attempts: int = 0
@@ -92,6 +94,14 @@ class QueuedWorkload:
     """Workloads of equal class are refused alike; None: those with the same request."""
     name: str = ""
     """Its name for users, such as `team-a/train`; empty: its key."""
+
+    @property
+    def promise_s(self) -> float | None:
+        """The time within which it ends, 19 times out of 20; None: unknown.
+
+        History counts where it is longer: a user who declares too little must not go ahead of others.
+        """
+        return None if self.run_time is None else max(self.run_time.p95_s, self.predicted_p95_s)
 
     @property
     def level(self) -> tuple[int, bool]:

@@ -64,6 +64,13 @@ class TestHold:
 
         assert bed.run(10.0) == []
 
+    def test_a_workload_that_declares_less_than_its_history_shows_does_not_go_ahead(self):
+        bed = self.bed()
+        bed.put(work("liar", 8, lasts=20.0, predicted_p95_s=500.0, since_s=3.0))
+        bed.put(work("honest", 8, lasts=20.0, predicted_p95_s=30.0, since_s=4.0))
+
+        assert bed.run(10.0) == ["honest"]
+
     def test_who_says_nothing_does_not_go_ahead(self):
         bed = self.bed()
         bed.put(work("silent", 8, since_s=3.0))

@@ -161,7 +161,8 @@ class PlanningCycle:
             self._arrivals[ask.owner] = self._arrived
         since_s = timestamp.epoch_seconds(ask.since) + self._arrivals[ask.owner] / _ARRIVALS
         run_time = self._run_times.find(ask.owner, ask.expected_s)
-        return workload_from_ask(ask, self._fleet.fitter, since_s, run_time)
+        predicted = self._run_times.find_predicted(ask.owner)
+        return workload_from_ask(ask, self._fleet.fitter, since_s, run_time, predicted)
 
     def record_start(self, ask: Ask, now_s: float) -> None:
         """The owner has its place, and counts against its namespace until `sync_fleet` finds that it holds nothing."""
