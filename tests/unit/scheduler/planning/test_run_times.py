@@ -46,7 +46,9 @@ def _refresher(source, workloads=None):
     applied: list[Any] = []
     outcomes: list[str] = []
     known = {"a": TRAIN} if workloads is None else workloads
-    refresher = PredictionRefresher(source, lambda: known, applied.append, every_s=60, on_result=outcomes.append)
+    refresher = PredictionRefresher(
+        source, lambda: known, lambda each: each, applied.append, every_s=60, on_result=outcomes.append
+    )
     return refresher, applied, outcomes
 
 
