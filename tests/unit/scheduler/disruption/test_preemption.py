@@ -151,7 +151,8 @@ async def test_the_room_is_kept_until_a_pod_that_replaced_a_victim_is_gone(bed, 
     assert bed.preemption.under_way == {}
 
 
-async def test_an_error_of_the_api_server_does_not_leave_a_preemption_half_done(bed, victim):
+@pytest.mark.usefixtures("victim")
+async def test_an_error_of_the_api_server_does_not_leave_a_preemption_half_done(bed):
     bed.client.failures = [errors.Transient("timed out")]
     bed.planner.request_place(high())
     await until(lambda: bed.events)
