@@ -160,6 +160,18 @@ async def test_an_error_of_the_api_server_does_not_leave_a_preemption_half_done(
     assert list(bed.preemption.under_way) == ["high"]
 
 
+@pytest.mark.usefixtures("victim")
+async def test_no_victim_is_stopped_for_a_workload_that_is_gone(bed):
+    bed.client.failures = [errors.Transient("timed out")]
+    bed.planner.request_place(high())
+    await until(lambda: bed.client.refused)
+    bed.planner.forget("high")
+    bed.preemption.forget("high")
+    await until(lambda: not bed.preemption._tasks._tasks)
+    assert bed.client.writes == []
+    assert bed.events == []
+
+
 async def test_a_defect_while_victims_are_stopped_ends_the_preemption(bed, victim):
     bed.client.failures = [RuntimeError("a defect")]
     bed.planner.request_place(high())

@@ -78,6 +78,10 @@ _MOST: Final = 8
 _LISTED: Final = 5
 
 
+class _EndedError(errors.KgweError):
+    """The preemption is no longer under way: no further victim is stopped."""
+
+
 @dataclass
 class PreemptionInProgress:
     """One preemption under way."""
@@ -352,7 +356,7 @@ class PreemptionController:
             for victim, run in preempting.runs.items():
                 await self._insist(preempting, functools.partial(self._delete_run, victim, run, ask))
         except Exception as exc:  # noqa: BLE001 - also a defect of ours must not keep the place reserved
-            await self._call_off(ask.owner, exc, evicted)
+            await self._call_off(ask.owner, preempting, exc, evicted)
             return
         # These pods end with their runs. Eviction only saves the time until the garbage collector deletes them.
         ending = [self._evict_pod(pod) for pod in others if pod.metadata.uid in replaced]
@@ -366,15 +370,18 @@ class PreemptionController:
         self.handle_freed_capacity()
 
     async def _insist(self, preempting: PreemptionInProgress, stop: Callable[[], Awaitable[None]]) -> None:
-        """Repeat a write that the API server could not carry out: victims stopped so far must not stop in vain."""
+        """Repeat a write that the API server could not carry out: victims stopped so far must not stop in vain.
+
+        It ends with the preemption: no victim is stopped for a workload that is gone.
+        """
         for pause_s in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
+            if not any(each is preempting for each in self.under_way.values()):
+                raise _EndedError("it ended before all victims were stopped")
             try:
                 await stop()
             except DisruptionBudgetRefused:
                 raise
             except errors.Transient as exc:
-                if not any(each is preempting for each in self.under_way.values()):
-                    raise
                 log.info("preemption_waits", error=str(exc), retry_in_s=pause_s)
                 await asyncio.sleep(pause_s)
             else:
@@ -391,12 +398,15 @@ class PreemptionController:
         with contextlib.suppress(errors.NotFound, errors.Conflict):
             await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=run.meta.uid)
 
-    async def _call_off(self, owner: str, why: Exception, evicted: Sequence[core.Pod]) -> None:
+    async def _call_off(
+        self, owner: str, preempting: PreemptionInProgress, why: Exception, evicted: Sequence[core.Pod]
+    ) -> None:
         """End the preemption. Owners create evicted pods again; those of KGWE's own Jobs come back at once."""
-        if owner in self.under_way:
+        if self.under_way.get(owner) is preempting:
             self._end_preemption(owner, str(why))
         refused = isinstance(why, DisruptionBudgetRefused)
-        self._record_event(owner, "PreemptionRefused" if refused else "PreemptionFailed", str(why))
+        if not isinstance(why, _EndedError):
+            self._record_event(owner, "PreemptionRefused" if refused else "PreemptionFailed", str(why))
         for pod in evicted:
             if not self._state.is_external(pod):
                 with contextlib.suppress(errors.KgweError):
