@@ -221,7 +221,8 @@ class RunningWorkloads:
     def find_overdue(self, now_s: float) -> NDArray[np.bool_]:
         """Which of `list_timed` run for so long that their run time says nothing about their end."""
         _, (started, _, p95) = self.list_timed()
-        return now_s - started > _OVERDUE * p95 + _OVERDUE_S
+        found: NDArray[np.bool_] = now_s - started > _OVERDUE * p95 + _OVERDUE_S
+        return found
 
     def sort_by_end(self, now_s: float, part: float = 0.5) -> Sequence[tuple[float, RunningWorkload]]:
         """Workloads with a known end, sorted by the given quantile of it; those that are overdue have none."""
