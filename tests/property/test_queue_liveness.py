@@ -1,4 +1,7 @@
-"""Whatever run times are declared or predicted: what fits starts, after a bounded time, even if others never end."""
+"""Whatever run times are declared or predicted: what fits starts, even if others never end.
+
+The oldest workload of the highest priority starts at once, every other one after a bounded time.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from kgwe.placement.refusal import Refusal
 
 _RACKS = {"s": {"a": [8, 8], "b": [8]}}
 _MINUTE_S = 60.0
-# Longer than the longest promise (an hour, see below) and a reservation without a known start, with its pause.
+# Longer than the longest promise (an hour, see below) and than a reservation without a known start, with its pause.
 _QUIET_S = 6 * 3600.0
 
 _RUN_TIMES = st.one_of(
@@ -32,6 +35,7 @@ _WORKLOADS = st.lists(
             "lasts": _RUN_TIMES,
             "namespace": st.sampled_from(["a", "b"]),
             "priority": st.sampled_from([0, 0, 1]),
+            "first_claim": st.sampled_from([False, False, True]),
             # None: it never ends.
             "takes_min": st.one_of(st.none(), st.integers(1, 60)),
         }
@@ -61,6 +65,9 @@ def test_nothing_that_fits_waits_for_ever_behind_a_reservation(listed, rule):
             if (minutes := takes_s[key]) is not None:
                 ends[key] = now_s + minutes * _MINUTE_S
             last_s = max(last_s, now_s + _QUIET_S)
+        if waiting := [entry.workload for entry in bed.queue.entries.values()]:
+            head = min(waiting, key=lambda each: (each.level, each.since_s))
+            assert isinstance(bed.planner.plan(head, frozenset()), Refusal), f"{head.key} is the oldest and fits"
         now_s += _MINUTE_S if number < len(listed) or ends else 10 * _MINUTE_S
 
     for entry in bed.queue.entries.values():
