@@ -112,10 +112,11 @@ class Reservations:
             del self._blind_allowed_s[namespace]
         for key, entry in list(self._entries.items()):
             queued = queue.entries.get(key)
-            if queued is None or queued.workload != entry.workload:
+            if queued is None or not _is_same_request(queued.workload, entry.workload):
                 self._start_pause(entry, now_s)
                 self.remove(key)
             else:
+                entry.workload = queued.workload
                 entry.stale |= is_other
 
     def remove(self, key: str) -> None:
@@ -345,6 +346,11 @@ class Reservations:
                 self.trust.record_promise(workload, now_s + workload.promise_s)
             else:
                 entry.stale = True
+
+
+def _is_same_request(one: QueuedWorkload, other: QueuedWorkload) -> bool:
+    """Whether the two differ in their run times at most: these change with every prediction."""
+    return replace(one, run_time=other.run_time, predicted_p95_s=other.predicted_p95_s) == other
 
 
 def _is_older(one: QueuedWorkload, other: QueuedWorkload) -> bool:

@@ -183,6 +183,26 @@ class TestLiveness:
         assert bed.holds.get("large") is not None
         assert bed.run(101.0) == ["silent"]
 
+    def test_a_new_run_time_lets_a_blocked_workload_start_and_keeps_the_reservation(self):
+        bed = Bed({"s": {"a": [8]}})
+        bed.start(work("long", 4, lasts=100.0))
+        bed.put(work("large", 8, lasts=50.0, since_s=1.0), work("unknown", 4, since_s=2.0))
+        assert bed.run(5.0) == []
+        before = bed.holds.get("large")
+        bed.queue.set_run_time("large", exactly(70.0), 70.0)
+        bed.queue.set_run_time("unknown", exactly(20.0), 20.0)
+
+        assert bed.run(6.0) == ["unknown"]
+        assert bed.holds.get("large") == before
+
+    def test_a_new_run_time_does_not_end_a_back_off(self):
+        bed = Bed({"s": {"a": [8]}})
+        bed.queue.retry(work("failed", 4), 0.0, 0.0)
+        bed.queue.set_run_time("failed", exactly(20.0), 20.0)
+
+        assert bed.run(0.5) == []
+        assert bed.run(2.0) == ["failed"]
+
     def test_an_older_workload_may_use_the_nodes_of_a_younger_one(self):
         """A gang whose last pod came late, or a workload that was preempted, is older than what waits already."""
         bed = Bed({"s": {"a": [8]}}, refresh_s=1.0)
