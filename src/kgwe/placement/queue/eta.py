@@ -5,8 +5,8 @@ workload starts when enough GPUs are free in a domain that fits it and no worklo
 them for its own run time. Whole GPUs are counted, on nodes that fit the pods if nothing runs there
 (`kgwe.placement.queue.playout`).
 
-Unknown values are not estimated. A workload with an unknown run time, or one that is overdue, stays forever, and those
-that wait for its GPUs have no estimate.
+Unknown values are not estimated. A workload with an unknown run time stays forever, and those that wait for its GPUs
+have no estimate.
 
 Two things are left out: backfill, which lets some start earlier, and later workloads that go ahead, which let others
 start later. Both show in how earlier estimates came true: the estimator corrects its figures by recent errors.
@@ -181,7 +181,6 @@ class Estimator:
         listed, (started, p50, p95) = self._running.list_timed()
         parts = draw_uniform([workload.key for workload in listed])
         left = remaining_s(p50[:, None], p95[:, None], (now_s - started)[:, None], parts)
-        left[self._running.find_overdue(now_s)] = np.inf
         ends = np.concatenate((left, np.zeros((1, SAMPLES)), np.full((1, SAMPLES), np.inf))).astype(np.float32)
         free, never = len(listed), len(listed) + 1
         gpus = np.arange(snapshot.milli.shape[1])
