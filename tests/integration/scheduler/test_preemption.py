@@ -160,8 +160,8 @@ async def test_disruption_budgets_are_respected(bed: Bed):
     await bed.until_phase(guarded, "Pending")
 
 
-async def test_the_room_of_victims_is_kept_for_whom_they_were_stopped(bed: Bed):
-    """Work that fits into a victim's room at once, and has waited for longer, does not get it."""
+async def test_freed_gpus_go_to_the_workload_that_preempted_and_not_to_older_waiting_ones(bed: Bed):
+    """A workload that fits into the room of one victim, and has waited for longer, does not get it."""
     await racks(bed, {"a": 1})
     await bed.controller()
     victims = [await low(bed, f"v{number}", 2) for number in range(4)]

@@ -17,6 +17,7 @@ from kgwe.placement.queue.reservation import ReservationSettings
 from kgwe.placement.queue.reservations import Reservations
 from kgwe.placement.queue.unschedulable import RoomFreed
 from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkload, RunningWorkloads, RunTime, requested_milli
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,6 +63,7 @@ class Bed:
         self.outcomes: list[Any] = []
 
     def _book(self, each: QueuedWorkload, place: QueuePlan) -> None:
+        assert self.planner.made_for[id(place)][0] == each.key, "a plan names the workload it was made for"
         self.snapshot.commit_all(place.grants)
         self.grants[each.key] = place.grants
         milli = requested_milli(each.request)
@@ -74,6 +76,7 @@ class Bed:
     def run(self, now_s: float | None = None) -> list[str]:
         """One pass; returns who was placed, in order."""
         self.now_s = self.now_s if now_s is None else now_s
+        self.planner.made_for.clear()
         self.outcomes = run_cycle(self.queue, self.planner, self.now_s, self.roster, self.holds)
         return [each.workload.key for each in self.outcomes if isinstance(each, Placed)]
 
@@ -100,10 +103,19 @@ class Bed:
 
 
 class _Counting(FleetPlanner):
-    """Counts what it is asked."""
+    """Counts what it is asked, and remembers which workload each plan was made for."""
 
     plans = 0
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.made_for: dict[int, tuple[str, Any]] = {}  # id of a plan -> the workload, and the plan, which keeps its id
+        self.refused: set[str] = set()  # workloads that are refused, whatever is free
+
     def plan(self, work, avoid, following=NONE_FOLLOW):
         self.plans += 1
-        return super().plan(work, avoid, following)
+        if work.key in self.refused:
+            return Refusal(Reason.INSUFFICIENT_GPU, "refused")
+        found = super().plan(work, avoid, following)
+        self.made_for[id(found)] = work.key, found
+        return found

@@ -17,7 +17,11 @@ from kgwe.apps.scheduler.extender.handlers import ExtenderHandlers
 from kgwe.apps.scheduler.planning.gather_window import GatherWindow
 from kgwe.apps.scheduler.planning.hints import HintRefresher
 from kgwe.apps.scheduler.planning.planner import Planner
-from kgwe.apps.scheduler.planning.predictions import PredictionRefresher, describe_waiting, describe_workloads
+from kgwe.apps.scheduler.planning.predictions import (
+    PredictionRefresher,
+    list_ending_workloads,
+    list_waiting_workloads,
+)
 from kgwe.apps.scheduler.pods.pinner import Pinner
 from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
 from kgwe.apps.scheduler.reporting.periodic import PeriodicTasks
@@ -26,6 +30,7 @@ from kgwe.apps.scheduler.workloads.rejected_pods import RejectedPods
 from kgwe.cluster.gangs import plain_pods
 from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.registry.announcer import ClusterListener, ignore
+from kgwe.cluster.workload.description import describe_workload
 from kgwe.cluster.workload.owner import parse_gang, parse_replacement
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.client.events import Event
@@ -130,7 +135,8 @@ class Leader:
             return None
         return PredictionRefresher(
             deps.predictions,
-            lambda: describe_workloads(deps.state, self._planner.list_waiting(), deps.settings.default_image),
+            lambda: list_ending_workloads(deps.state, self._planner.list_waiting()),
+            lambda workload: describe_workload(workload, deps.settings.default_image),
             self._planner.set_run_times,
             every_s=deps.settings.optimizer_refresh_seconds,
             on_result=lambda outcome: deps.metrics.predictions.labels(outcome).inc(),
@@ -141,7 +147,8 @@ class Leader:
             return None
         return HintRefresher(
             deps.hints,
-            lambda: describe_waiting(deps.state, self._planner.list_waiting(), deps.settings.default_image),
+            lambda: list_waiting_workloads(deps.state, self._planner.list_waiting()),
+            lambda workload: describe_workload(workload, deps.settings.default_image),
             every_s=deps.settings.optimizer_refresh_seconds,
         )
 

@@ -81,9 +81,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gang_gather_limit_seconds: float = 4.0
     # Least seconds between two writes of one TopologyDomain's status, and between two looks at how work ended there.
     domain_status_seconds: float = 30.0
-    # Whether plans use predicted run times beside declared ones. Experimental: externally created gangs, whose run
-    # times are not predicted, were seen to wait behind reservations although GPUs were free.
-    enable_predictions: bool = False
+    # Whether plans use predicted run times beside declared ones, for backfill and start estimates.
+    enable_predictions: bool = True
     # Address of the optimizer's gRPC service, such as kgwe-optimizer:50051; empty: the scheduler predicts from the
     # ended workloads that are still in the API. An address on another machine needs the three PEM files.
     optimizer_address: str = ""

@@ -133,7 +133,7 @@ class ClusterState:
             report_error=report_error,
         )
         self.owners = OwnerDirectory(self.workload_registry, self.run_table, self.pod_index, gang_table)
-        self._nominations = Nominations(self.ledger)
+        self.nominations = Nominations(self.ledger)
         self.plain_pods = PlainPods()
         self.announcer.subscribe(
             ClusterListener(
@@ -255,7 +255,7 @@ class ClusterState:
 
     def _on_external_pod(self, uid: str, pod: core.Pod | None) -> None:
         try:
-            self._nominations.on_pod(uid, pod)
+            self.nominations.on_pod(uid, pod)
         except Exception as exc:  # noqa: BLE001 - an error of one pod
             self._report_error("nomination", uid, exc)
         self.gangs.on_pod(uid, pod)
@@ -263,8 +263,9 @@ class ClusterState:
         self.plain_pods.set(uid, pod if is_plain else None)
 
     def expire_assumed(self, now: float) -> None:
-        """Release the places of pods that were not bound in time."""
+        """Release the places of pods that were not bound or nominated in time."""
         self.ledger.expire_assumed(now)
+        self.nominations.expire(now)
 
     def pods_of(self, run: Run) -> Mapping[str, core.Pod]:
         """Pods of the run that have not ended, by uid."""

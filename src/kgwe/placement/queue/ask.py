@@ -57,6 +57,7 @@ def combine_run_times(declared: RunTime | None, predicted: RunTime | None) -> Ru
 
     History says what is usual, the declaration what is possible: the prediction is moved into the range that the
     declared time leaves open. A declared time is an upper bound that users rarely exceed and often do not use up.
+    Backfill is stricter: there the longer of both counts (`QueuedWorkload.promise_s`).
     """
     if declared is None or predicted is None:
         return predicted or declared
@@ -66,10 +67,12 @@ def combine_run_times(declared: RunTime | None, predicted: RunTime | None) -> Ru
     return RunTime(p50_s, max(p50_s, p95_s))
 
 
-def workload_from_ask(ask: Ask, fitter: Fitter, since_s: float, run_time: RunTime | None = None) -> QueuedWorkload:
+def workload_from_ask(
+    ask: Ask, fitter: Fitter, since_s: float, run_time: RunTime | None = None, predicted: RunTime | None = None
+) -> QueuedWorkload:
     """The ask as the queue orders it; `since_s`: when it was made, in seconds since 1970.
 
-    `run_time`: predicted; left out, the declared one counts.
+    `run_time`: the one that plans use; left out, the declared one counts. `predicted`: what history alone says.
     """
     try:
         whole = planner.divide_ask(fitter, ask)
@@ -87,6 +90,7 @@ def workload_from_ask(ask: Ask, fitter: Fitter, since_s: float, run_time: RunTim
         priority=ask.priority,
         since_s=since_s,
         run_time=run_time or declared_run_time(ask.expected_s),
+        predicted_p95_s=predicted.p95_s if predicted is not None else 0.0,
         first_claim=ask.first_claim,
         request_class=ask.without_identity(),
         name=f"{ask.namespace}/{ask.name}" if ask.name else "",

@@ -3,7 +3,8 @@
     outcomes = run_cycle(queue, planner, now_s, running, reservations)
 
 1. End back-offs and give up workloads that timed out.
-2. Activate request classes that freed capacity or changed nodes may help; refresh reservations.
+2. Activate request classes that freed capacity or changed nodes may help; refresh reservations. A workload that should
+   fit on its reserved nodes by now has its turn; if it is refused all the same, its reservation is dropped.
 3. Try active workloads in queue order, each request class once until something changes. Each plan is committed before
    the next is made. Refused classes become unschedulable.
 4. As soon as a workload fits behind refused ones, make reservations for the oldest of a priority and for the first by
@@ -142,8 +143,8 @@ class _Cycle(Generic[P]):
         self._skipped = 0
         self._checks = 0
         self._refreshed = False
-        # Request class -> number of commits before its plan was made, and the plan.
-        self._plans: dict[RequestClass, tuple[int, P]] = {}
+        # Request class -> number of commits before its plan was made, the workload it was made for, and the plan.
+        self._plans: dict[RequestClass, tuple[int, str, P]] = {}
         # (request class, nodes to avoid) that was refused -> number of commits before.
         self._refused: dict[tuple[RequestClass, frozenset[str]], int] = {}
         # Request classes that fit only on nodes reserved for others.
@@ -162,8 +163,12 @@ class _Cycle(Generic[P]):
             reservations.start_cycle(queue, self._now_s, is_other=is_other)
             if len(reservations) and queue.pool.blocked:
                 self._refresh(reservations)
+                for workload in reservations.list_free():
+                    queue.pool.activate(queue.entries[workload.key].request_class)
             queue.pool.activate_blocked(reservations.version)
         self._run_levels()
+        if reservations is not None:
+            self._drop_unused(reservations)
         # Nodes reserved for a workload that has started now are available to others.
         if reservations is not None and queue.pool.activate_blocked(reservations.version):
             self._run_levels()
@@ -183,6 +188,13 @@ class _Cycle(Generic[P]):
         for request_class, refusal in self._blocked.items():
             if request_class.buckets and request_class.refusal is None:
                 parking.mark_unschedulable(request_class, refusal, behind=version)
+
+    def _drop_unused(self, reservations: Reservations) -> None:
+        """Drop reservations whose workloads were refused although they should fit there: the forecast is wrong."""
+        for workload in reservations.list_free():
+            if self._queue.entries[workload.key].request_class.refusal is not None:
+                reservations.drop_unused(workload.key, self._now_s)
+                self._to_report[workload.key] = workload
 
     # --- turns ------------------------------------------------------------------------------------------
 
@@ -216,7 +228,7 @@ class _Cycle(Generic[P]):
             if plan is None:
                 return _Step.UNSCHEDULABLE
             if self._rule in (BackfillRule.HOLD, BackfillRule.BACKFILL):
-                plan = self._plan_around_reservations(workload, request_class, plan)
+                plan = self._plan_beside_reservations(workload, request_class, plan)
                 if plan is None:
                     return _Step.SKIPPED
             self._commit(workload, plan)
@@ -264,14 +276,15 @@ class _Cycle(Generic[P]):
     # --- plans ------------------------------------------------------------------------------------------
 
     def _plan(self, workload: QueuedWorkload, request_class: RequestClass) -> P | None:
+        """Return a plan for the workload, or one that was made for another of its class; None: it does not fit."""
         known = self._plans.get(request_class)
         if known is not None and known[0] == self._commits:
-            return known[1]
+            return known[2]
         answer = self._planner.plan(workload, NO_NODES, self._followers.find_following(workload))
         if isinstance(answer, Refusal):
             self._queue.pool.mark_unschedulable(request_class, answer)
             return None
-        self._plans[request_class] = self._commits, answer
+        self._plans[request_class] = self._commits, workload.key, answer
         return answer
 
     def _commit(self, workload: QueuedWorkload, plan: P) -> None:
@@ -282,6 +295,18 @@ class _Cycle(Generic[P]):
         if self._reservations is not None and len(self._reservations):
             self._reservations.record_placement(workload, plan.nodes, self._now_s)
         self._outcomes.append(Placed(workload, plan))
+
+    def _plan_beside_reservations(self, workload: QueuedWorkload, request_class: RequestClass, plan: P) -> P | None:
+        """The plan, or another one, made for this very workload, that does not delay other reservations.
+
+        Workloads of a class share a plan until one of them may start: a plan names its workload.
+        """
+        found = self._plan_around_reservations(workload, request_class, plan)
+        if found is not plan or self._plans[request_class][1] == workload.key:
+            return found
+        del self._plans[request_class]
+        own = self._plan(workload, request_class)
+        return None if own is None else self._plan_around_reservations(workload, request_class, own)
 
     def _plan_around_reservations(self, workload: QueuedWorkload, request_class: RequestClass, plan: P) -> P | None:
         """The plan, or another one, that does not delay other reservations."""

@@ -113,6 +113,11 @@ class StartForecast:
         count = clock.find_first_fit(lambda: scratch.fits(request), self._min_ends_needed(scratch, request, ends))
         return None if count is None else max(now_s, ends[count - 1][0] if count else now_s)
 
+    def fits_now(self, request: Request | GangRequest, masked: frozenset[str]) -> bool:
+        """Whether the request fits off the masked nodes without any end."""
+        self._scratch.sync(masked)
+        return self._scratch.fits(request)
+
     def all_nodes_except(self, nodes: frozenset[str]) -> frozenset[str]:
         return frozenset(self._source.snapshot.index).difference(nodes)
 

@@ -21,7 +21,7 @@ import bisect
 import enum
 import heapq
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Iterator, Mapping
 
     from kgwe.placement.queue.unschedulable import Event
-    from kgwe.placement.queue.workloads import QueuedWorkload
+    from kgwe.placement.queue.workloads import QueuedWorkload, RunTime
 
     Level = tuple[int, bool]
 
@@ -109,6 +109,13 @@ class Queue:
             self.remove(workload.key)
         self._attempts.pop(workload.key, None)
         self._enqueue(self._create_entry(workload))
+
+    def set_run_time(self, key: str, run_time: RunTime | None, predicted_p95_s: float) -> None:
+        """Change the run time of a waiting workload; it keeps its order, its failures and its back-off."""
+        entry = self.entries[key]
+        entry.workload = replace(entry.workload, run_time=run_time, predicted_p95_s=predicted_p95_s)
+        if entry.bucket is not None and entry.request_class.blocked_at:
+            self.pool.activate(entry.request_class)  # it may be short enough to backfill now
 
     def drop(self, key: str) -> None:
         """Remove the workload and forget its failures."""

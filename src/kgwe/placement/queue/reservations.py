@@ -6,7 +6,7 @@ and the first by fair share. It names the nodes where the workload starts first
 (`kgwe.placement.queue.earliest_start`), and when. Every workload eventually becomes the oldest, so none starves. Other
 workloads are placed on reserved nodes only if
 
-- their priority is higher, or
+- their priority is higher, or they are older, or
 - they end in time with a probability of 95 % (*backfill*), or
 - the waiting workload can still start on time beside them.
 
@@ -22,6 +22,7 @@ time go ahead.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +58,8 @@ class _Entry:
     since_s: float = 0.0
     #: since when it has kept nodes without a known start
     blind_since_s: float = 0.0
+    #: whether the workload should fit there now
+    is_free: bool = False
 
 
 class Reservations:
@@ -75,6 +78,8 @@ class Reservations:
         # Namespace -> when it may have a reservation without a known start again. By namespace: a workload that is
         # deleted and created again would otherwise reserve nodes without a pause.
         self._blind_allowed_s: dict[str, float] = {}
+        # When the last reservation without a known start ended: in that cycle those that it blocked come first.
+        self._blind_ended_s = -math.inf
         self._failures: list[tuple[QueuedWorkload, Exception]] = []
         #: rises whenever a reservation is made, moved or removed
         self.version = 0
@@ -107,10 +112,11 @@ class Reservations:
             del self._blind_allowed_s[namespace]
         for key, entry in list(self._entries.items()):
             queued = queue.entries.get(key)
-            if queued is None or queued.workload != entry.workload:
+            if queued is None or not _is_same_request(queued.workload, entry.workload):
                 self._start_pause(entry, now_s)
                 self.remove(key)
             else:
+                entry.workload = queued.workload
                 entry.stale |= is_other
 
     def remove(self, key: str) -> None:
@@ -128,7 +134,8 @@ class Reservations:
         if now_s < self._denied.get(workload.key, now_s):
             return None
         start = self._find_start(workload, now_s)
-        if start is None:
+        # It was refused, so a forecast that it fits now is wrong. A reservation would stay free without any use.
+        if start is None or self._is_free(workload, start.nodes, start.start_s, now_s):
             self._denied[workload.key] = now_s + self.settings.refresh_s
             return None
         if len(self._entries) >= self.settings.max_reservations:
@@ -138,6 +145,22 @@ class Reservations:
         )
         self.version += 1
         return entry.reservation
+
+    def list_free(self) -> list[QueuedWorkload]:
+        """Workloads that should fit on their reserved nodes now: they start, or their reservations are dropped."""
+        return [entry.workload for entry in self._entries.values() if entry.is_free]
+
+    def drop_unused(self, key: str, now_s: float) -> None:
+        """Drop the reservation of a workload that does not start there although it should fit."""
+        self.remove(key)
+        self._denied[key] = now_s + self.settings.refresh_s
+
+    def _is_free(self, workload: QueuedWorkload, nodes: frozenset[str], start_s: float | None, now_s: float) -> bool:
+        """Whether the workload should fit on these nodes now."""
+        if start_s is None or start_s > now_s:
+            return False
+        elsewhere = self._forecast.all_nodes_except(nodes) | self._nodes_before(workload)
+        return self._forecast.fits_now(workload.request, elsewhere)
 
     def next_refresh_s(self) -> float | None:
         """When the first forecast becomes too old."""
@@ -201,6 +224,7 @@ class Reservations:
             for other in self._entries.values():
                 other.stale |= not other.reservation.nodes.isdisjoint(reservation.nodes)
         entry.reservation, entry.looked_s, entry.stale = reservation, now_s, False
+        entry.is_free = self._is_free(workload, reservation.nodes, reservation.start_s, now_s)
 
     def _is_draining(self, entry: _Entry, start: EarliestStart, now_s: float) -> bool:
         """Whether GPUs still come free on the nodes of a reservation without a known start."""
@@ -217,6 +241,7 @@ class Reservations:
         """Deny the namespace reservations without a known start for as long as this one lasted."""
         if entry.reservation.start_s is None:
             self._blind_allowed_s[entry.workload.namespace] = now_s + (now_s - entry.blind_since_s)
+            self._blind_ended_s = now_s
 
     def _exceeds_share(self, workload: QueuedWorkload, nodes: frozenset[str], start_s: float, now_s: float) -> bool:
         """Whether a distant start would reserve more than the allowed share of the usable GPUs."""
@@ -269,6 +294,8 @@ class Reservations:
         """Only one workload at a time may have a reservation without a known start."""
         if any(entry.reservation.start_s is None for key, entry in self._entries.items() if key != workload.key):
             return False
+        if now_s <= self._blind_ended_s:
+            return False
         return now_s >= max(
             workload.since_s + self.settings.blind_after_s, self._blind_allowed_s.get(workload.namespace, 0.0)
         )
@@ -276,20 +303,24 @@ class Reservations:
     # --- others -----------------------------------------------------------------------------------------
 
     def find_conflicting(self, workload: QueuedWorkload, now_s: float) -> list[Reservation]:
-        """Reservations whose nodes the workload may not use."""
+        """Reservations whose nodes the workload may not use.
+
+        An older workload may use the nodes of a younger one: only so many are older, so the younger does not starve.
+        """
         return [
             entry.reservation
             for entry in self._entries.values()
             if entry.reservation.rank <= workload.level
-            and entry.reservation.key != workload.key
+            and not _is_older(workload, entry.workload)
             and not self._is_gone_by(workload, entry.reservation, now_s)
         ]
 
     def _is_gone_by(self, workload: QueuedWorkload, reservation: Reservation, now_s: float) -> bool:
-        if self.settings.rule is not BackfillRule.BACKFILL or workload.run_time is None:
+        promise_s = workload.promise_s
+        if self.settings.rule is not BackfillRule.BACKFILL or promise_s is None:
             return False
         until_s = now_s + self.settings.short_s if reservation.start_s is None else reservation.start_s
-        return now_s + workload.run_time.p95_s <= until_s and self.trust.is_trusted(workload, now_s)
+        return now_s + promise_s <= until_s and self.trust.is_trusted(workload, now_s)
 
     def are_kept_with(self, reservations: Iterable[Reservation], grants: Sequence[Grant], now_s: float) -> bool:
         """Whether these reservations can start on time if the grants stay until after their start."""
@@ -311,10 +342,20 @@ class Reservations:
         for entry in self._entries.values():
             if entry.reservation.nodes.isdisjoint(nodes):
                 continue
-            if workload.run_time is not None and self._is_gone_by(workload, entry.reservation, now_s):
-                self.trust.record_promise(workload, now_s + workload.run_time.p95_s)
+            if workload.promise_s is not None and self._is_gone_by(workload, entry.reservation, now_s):
+                self.trust.record_promise(workload, now_s + workload.promise_s)
             else:
                 entry.stale = True
+
+
+def _is_same_request(one: QueuedWorkload, other: QueuedWorkload) -> bool:
+    """Whether the two differ in their run times at most: these change with every prediction."""
+    return replace(one, run_time=other.run_time, predicted_p95_s=other.predicted_p95_s) == other
+
+
+def _is_older(one: QueuedWorkload, other: QueuedWorkload) -> bool:
+    """Whether one waits for longer than another of its level, or is the same."""
+    return one.level == other.level and (one.since_s, one.key) <= (other.since_s, other.key)
 
 
 def _build_reservation(workload: QueuedWorkload, start: EarliestStart) -> Reservation:

@@ -33,6 +33,10 @@ _LOG_ODDS_95: Final = math.log(19.0)
 _STEEPEST: Final = 500.0
 # Spreads below this are no distribution: p95 is 1.03 times p50.
 _EXACT: Final = 0.01
+# A workload that has run for this many times its p95, and a minute, ends at an unknown time: waiting for it could
+# take for ever. Of log-logistic run times at most one in fifty gets there.
+_OVERDUE: Final = 2.0
+_OVERDUE_S: Final = 60.0
 # Slices of a GPU are compared by the sevenths of its compute they are named after.
 _SEVENTHS: Final = 7
 # Orders that are kept: a cycle asks for few quantiles of one moment, many times.
@@ -78,6 +82,8 @@ class QueuedWorkload:
     priority: int = 0
     since_s: float = 0.0
     run_time: RunTime | None = None
+    predicted_p95_s: float = 0.0
+    """95th percentile of the run time by history alone; 0: not predicted."""
     timeout_s: float = 0.0
     """How long it may wait in total; 0: no limit."""
     max_attempts: int = 0
@@ -88,6 +94,14 @@ class QueuedWorkload:
     """Workloads of equal class are refused alike; None: those with the same request."""
     name: str = ""
     """Its name for users, such as `team-a/train`; empty: its key."""
+
+    @property
+    def promise_s(self) -> float | None:
+        """The time within which it ends, 19 times out of 20; None: unknown.
+
+        History counts where it is longer: a user who declares too little must not go ahead of others.
+        """
+        return None if self.run_time is None else max(self.run_time.p95_s, self.predicted_p95_s)
 
     @property
     def level(self) -> tuple[int, bool]:
@@ -204,14 +218,21 @@ class RunningWorkloads:
         _, (_, p50, p95) = self.list_timed()
         return bool((p50 == p95).all())
 
+    def find_overdue(self, now_s: float) -> NDArray[np.bool_]:
+        """Which of `list_timed` run for so long that their run time says nothing about their end."""
+        _, (started, _, p95) = self.list_timed()
+        found: NDArray[np.bool_] = now_s - started > _OVERDUE * p95 + _OVERDUE_S
+        return found
+
     def sort_by_end(self, now_s: float, part: float = 0.5) -> Sequence[tuple[float, RunningWorkload]]:
-        """Workloads with a known run time, sorted by the given quantile of their end."""
+        """Workloads with a known end, sorted by the given quantile of it; those that are overdue have none."""
         if self._timed is None or len(self._sorted) >= _KEPT_ORDERS:
             self._sorted.clear()
         found = self._sorted.get((now_s, part))
         if found is None:
             listed, (started, p50, p95) = self.list_timed()
             ends = now_s + remaining_s(p50, p95, now_s - started, part)
+            is_overdue = self.find_overdue(now_s)
             order = np.argsort(ends, kind="stable").tolist()
-            found = self._sorted[now_s, part] = [(float(ends[i]), listed[i]) for i in order]
+            found = self._sorted[now_s, part] = [(float(ends[i]), listed[i]) for i in order if not is_overdue[i]]
         return found

@@ -64,6 +64,13 @@ class TestHold:
 
         assert bed.run(10.0) == []
 
+    def test_a_workload_that_declares_less_than_its_history_shows_does_not_go_ahead(self):
+        bed = self.bed()
+        bed.put(work("liar", 8, lasts=20.0, predicted_p95_s=500.0, since_s=3.0))
+        bed.put(work("honest", 8, lasts=20.0, predicted_p95_s=30.0, since_s=4.0))
+
+        assert bed.run(10.0) == ["honest"]
+
     def test_who_says_nothing_does_not_go_ahead(self):
         bed = self.bed()
         bed.put(work("silent", 8, since_s=3.0))
@@ -144,6 +151,13 @@ class TestHold:
 
         assert bed.run(11.0) == ["short one"]
 
+    def test_a_short_workload_gets_a_plan_of_its_own_when_an_equal_one_before_it_has_to_wait(self):
+        bed = self.bed()
+        bed.put(work("silent", 8, since_s=3.0), work("short", 8, lasts=20.0, since_s=4.0))
+
+        assert bed.run(10.0) == ["short"]
+        assert "silent" in bed.queue
+
     def test_who_leaves_room_may_stay(self):
         # The hero needs two nodes of three; one of them may be used for ever.
         bed = Bed({"s": {"a": [8, 8, 8]}})
@@ -155,6 +169,80 @@ class TestHold:
         assert bed.run(2.0) == ["other"]
         bed.end("long")
         assert bed.run(100.0) == ["hero"]
+
+
+class TestLiveness:
+    """What fits starts, whatever is forecast for others."""
+
+    def test_an_overdue_workload_does_not_keep_free_gpus_from_others(self):
+        bed = Bed({"s": {"a": [8]}}, refresh_s=1.0)
+        bed.start(work("stuck", 4, lasts=RunTime(10.0, 20.0)))
+        bed.put(work("large", 8, lasts=50.0, since_s=1.0), work("silent", 4, since_s=2.0))
+
+        assert bed.run(5.0) == []
+        assert bed.holds.get("large") is not None
+        assert bed.run(101.0) == ["silent"]
+
+    def test_a_new_run_time_lets_a_blocked_workload_start_and_keeps_the_reservation(self):
+        bed = Bed({"s": {"a": [8]}})
+        bed.start(work("long", 4, lasts=100.0))
+        bed.put(work("large", 8, lasts=50.0, since_s=1.0), work("unknown", 4, since_s=2.0))
+        assert bed.run(5.0) == []
+        before = bed.holds.get("large")
+        bed.queue.set_run_time("large", exactly(70.0), 70.0)
+        bed.queue.set_run_time("unknown", exactly(20.0), 20.0)
+
+        assert bed.run(6.0) == ["unknown"]
+        assert bed.holds.get("large") == before
+
+    def test_a_new_run_time_does_not_end_a_back_off(self):
+        bed = Bed({"s": {"a": [8]}})
+        bed.queue.retry(work("failed", 4), 0.0, 0.0)
+        bed.queue.set_run_time("failed", exactly(20.0), 20.0)
+
+        assert bed.run(0.5) == []
+        assert bed.run(2.0) == ["failed"]
+
+    def test_an_older_workload_may_use_the_nodes_of_a_younger_one(self):
+        """A gang whose last pod came late, or a workload that was preempted, is older than what waits already."""
+        bed = Bed({"s": {"a": [8]}}, refresh_s=1.0)
+        bed.start(work("long", 4, lasts=1000.0))
+        bed.put(work("young", 8, lasts=50.0, since_s=3.0), work("younger", 4, since_s=4.0))
+        assert bed.run(5.0) == []
+        bed.put(work("old", 4, since_s=1.0))
+
+        assert bed.run(6.0) == ["old"]
+
+    def test_a_reservation_that_is_free_and_of_no_use_is_dropped(self):
+        bed = Bed({"s": {"a": [8]}}, refresh_s=30.0)
+        bed.start(work("long", 4, lasts=100.0))
+        bed.put(work("refused", 8, lasts=50.0, since_s=1.0), work("silent", 4, since_s=2.0))
+        assert bed.run(5.0) == []
+        assert bed.holds.get("refused") is not None
+        bed.end("long")
+        bed.planner.refused.add("refused")
+
+        assert bed.run(105.0) == ["silent"]
+        assert bed.holds.get("refused") is None
+
+    def test_no_reservation_is_made_for_a_workload_that_is_refused_although_it_should_fit(self):
+        bed = Bed({"s": {"a": [8]}})
+        bed.planner.refused.add("refused")
+        bed.put(work("refused", 8, since_s=1.0), work("silent", 4, since_s=2.0))
+
+        assert bed.run(5.0) == ["silent"]
+        assert len(bed.holds) == 0
+
+    def test_a_reservation_without_a_start_that_ends_lets_others_start_before_the_next_one(self):
+        """Two namespaces must not take turns with reservations that never come to anything."""
+        bed = Bed({"s": {"a": [8]}}, blind_after_s=10.0, blind_s=100.0, refresh_s=1.0)
+        bed.start(work("endless", 4))
+        for namespace in ("x", "y"):
+            bed.put(work(f"large {namespace}", 8, namespace=namespace, since_s=1.0))
+        bed.put(work("small", 4, namespace="z", since_s=2.0))
+
+        assert bed.run(20.0) == []
+        assert bed.run(121.0) == ["small"]
 
 
 class TestSticky:

@@ -12,6 +12,7 @@ from tests.support.builders.objects import ONE, UID, added, free, job, node, pod
 from tests.support.fakes.recording_client import RecordingClient
 from tests.support.patience import until
 
+from kgwe import errors
 from kgwe.apps.scheduler.disruption.preemption import PreemptionController
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.planner import Planner
@@ -103,13 +104,13 @@ def victim(state):
     return state
 
 
-async def test_a_workload_is_evicted_then_its_job_deleted_and_the_room_kept_until_it_has_gone(bed, victim):
+async def test_a_job_is_deleted_before_its_pod_is_evicted_and_the_room_is_kept_until_both_are_gone(bed, victim):
     bed.planner.request_place(high())
     await until(lambda: len(bed.client.writes) == 2)
     assert [(each.subresource or each.verb, each.kind) for each in bed.client.writes] == [
-        ("eviction", "Eviction"), ("delete", "Job"),
+        ("delete", "Job"), ("eviction", "Eviction"),
     ]  # fmt: skip
-    assert bed.client.writes[0].name == "p"
+    assert bed.client.writes[1].name == "p"
     assert bed.planner.interruptions.get(UID)[0] is Reason.PREEMPTED
     await until(lambda: bed.events)
     assert bed.events == [("Preempted", "preempted by high (priority 100)")]
@@ -120,6 +121,55 @@ async def test_a_workload_is_evicted_then_its_job_deleted_and_the_room_kept_unti
     bed.preemption.handle_freed_capacity()
     assert bed.decisions["high"].nodes == ("n1",)
     assert bed.preemption.under_way == {}
+
+
+async def test_the_room_is_kept_until_a_pod_that_replaced_a_victim_is_gone(bed, victim):
+    """The Job controller may replace an evicted pod before it sees that its Job was deleted."""
+    bed.planner.request_place(high())
+    await until(lambda: bed.events)
+    bed.planner.request_place(high("late", 4, priority=0))
+    victim.on_pod(added(pod("replacement")))
+    victim.on_pod(removed(pod("p")))
+    victim.on_job(removed(job(seats=ONE)))
+    bed.preemption.handle_freed_capacity()
+    bed.planner.plan_soon()
+    await until(lambda: bed.planner.refusal_of("late"))
+    assert free(victim) == {"n1": 0}, "no other workload gets the room"
+    assert list(bed.preemption.under_way) == ["high"]
+
+    victim.on_pod(removed(pod("replacement")))
+    bed.preemption.handle_freed_capacity()
+    assert bed.decisions["high"].nodes == ("n1",)
+    assert bed.preemption.under_way == {}
+
+
+@pytest.mark.usefixtures("victim")
+async def test_an_error_of_the_api_server_does_not_leave_a_preemption_half_done(bed):
+    bed.client.failures = [errors.Transient("timed out")]
+    bed.planner.request_place(high())
+    await until(lambda: bed.events)
+    assert bed.client.attempts == ["delete", "delete", "create"]
+    assert list(bed.preemption.under_way) == ["high"]
+
+
+@pytest.mark.usefixtures("victim")
+async def test_no_victim_is_stopped_for_a_workload_that_is_gone(bed):
+    bed.client.failures = [errors.Transient("timed out")]
+    bed.planner.request_place(high())
+    await until(lambda: bed.client.refused)
+    bed.planner.forget("high")
+    bed.preemption.forget("high")
+    await until(lambda: not bed.preemption._tasks._tasks)
+    assert bed.client.writes == []
+    assert bed.events == []
+
+
+async def test_a_defect_while_victims_are_stopped_ends_the_preemption(bed, victim):
+    bed.client.failures = [RuntimeError("a defect")]
+    bed.planner.request_place(high())
+    await until(lambda: bed.client.refused)
+    await until(lambda: not bed.preemption.under_way)
+    assert not victim.ledger.has_seats(Reservation("high").text)
 
 
 async def test_if_the_work_goes_away_meanwhile_its_room_is_given_back(bed, victim):

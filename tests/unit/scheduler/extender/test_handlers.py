@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import msgspec
@@ -188,6 +189,40 @@ async def test_a_preemption_that_comes_before_the_watch_waits_for_it(bed: Bed):
     bed.state.on_pod(added(high))
 
     assert list((await asked)["NodeNameToMetaVictims"]) == ["n1"]
+
+
+async def test_room_that_kube_scheduler_makes_is_reserved_before_the_pod_is_nominated(bed: Bed):
+    low, high = plain("low", gpus=6, at="n1"), plain("high", gpus=8, priority=1000)
+    for each in (low, high):
+        bed.state.on_pod(added(each))
+    for _ in range(2):  # what the first answer reserved does not hinder the second
+        assert list((await bed.ask("/preempt", victims(high, "uid-low")))["NodeNameToMetaVictims"]) == ["n1"]
+    bed.state.on_pod(removed(low))
+    assert free(bed.state) == {"n1": 0}, "no waiting workload gets it"
+
+    assert (await bed.filter(high))["NodeNames"] == ["n1"]
+    assert free(bed.state) == {"n1": 0}
+
+
+async def test_room_for_a_pod_that_is_not_nominated_in_time_is_free_again(bed: Bed):
+    low, high = plain("low", gpus=8, at="n1"), plain("high", gpus=8, priority=1000)
+    for each in (low, high):
+        bed.state.on_pod(added(each))
+    await bed.ask("/preempt", victims(high, "uid-low"))
+    bed.state.on_pod(removed(low))
+    bed.state.expire_assumed(math.inf)
+    assert free(bed.state) == {"n1": 8}
+
+
+async def test_of_several_nodes_the_one_with_the_least_important_victims_is_named(bed: Bed):
+    bed.state.on_node(added(node("n2")))
+    for name, at, priority in (("dear", "n1", 500), ("cheap", "n2", 10)):
+        bed.state.on_pod(added(plain(name, gpus=8, at=at, priority=priority)))
+    high = plain("high", gpus=8, priority=1000)
+    bed.state.on_pod(added(high))
+    body = victims(high, "uid-dear")
+    body["NodeNameToMetaVictims"] |= victims(high, "uid-cheap", on="n2")["NodeNameToMetaVictims"]
+    assert list((await bed.ask("/preempt", body))["NodeNameToMetaVictims"]) == ["n2"]
 
 
 # --- bind -----------------------------------------------------------------------------------------------

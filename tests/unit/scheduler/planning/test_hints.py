@@ -50,7 +50,7 @@ class Clock:
 
 
 def refresher(source, workloads, clock=None):
-    return HintRefresher(source, lambda: workloads, every_s=60, clock=clock or Clock())
+    return HintRefresher(source, lambda: workloads, lambda described: described, every_s=60, clock=clock or Clock())
 
 
 async def test_equal_workloads_are_asked_about_once_and_gangs_not_at_all():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -88,6 +89,20 @@ async def test_a_plan_is_delivered_with_its_seats_which_are_reserved(bed):
     assert free(bed.state) == {"n1": 0, "n2": 8}
     assert bed.planner.has_plan("a")
     assert bed.planner.waiting_ask("a") is None
+
+
+async def test_a_short_workload_that_starts_before_an_equal_one_gets_its_own_plan(bed):
+    """Two equal workloads wait behind a reservation. Only the second says that it ends in time."""
+    bed.planner.request_place(replace(ask("long"), expected_s=1000.0))
+    await bed.until_decided("long")
+    for each in (replace(ask("gang"), pods=2), ask("silent", 4), replace(ask("short", 4), expected_s=10.0)):
+        bed.planner.request_place(each)
+    await bed.until_decided("gang", "silent", "short")
+    decided = dict(bed.decisions)
+    assert isinstance(decided["short"], Plan)
+    assert decided["short"].ask.owner == "short"
+    assert isinstance(decided["silent"], Refusal)
+    assert sorted(bed.planner.list_waiting()) == ["gang", "silent"]
 
 
 async def test_a_plan_that_is_discarded_frees_its_seats_and_a_confirmed_one_keeps_them(bed):

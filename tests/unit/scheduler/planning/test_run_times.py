@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.support.builders.objects import added, make
@@ -45,8 +45,10 @@ class Source:
 def _refresher(source, workloads=None):
     applied: list[Any] = []
     outcomes: list[str] = []
-    known = {"a": TRAIN} if workloads is None else workloads
-    refresher = PredictionRefresher(source, lambda: known, applied.append, every_s=60, on_result=outcomes.append)
+    known: Any = {"a": TRAIN} if workloads is None else workloads
+    refresher = PredictionRefresher(
+        source, lambda: known, lambda each: cast("Any", each), applied.append, every_s=60, on_result=outcomes.append
+    )
     return refresher, applied, outcomes
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from tests.support.builders.objects import free
 from tests.support.fakes.leader_bed import NAMESPACE, LeaderBed
@@ -103,6 +105,25 @@ async def test_a_workload_is_started_at_the_place_it_was_given(bed: Bed) -> None
     assert job["metadata"]["ownerReferences"][0]["uid"] == bed.uid
     assert bed.state.runs[bed.uid].is_signed
     assert bed.metrics.registry.get_sample_value("warp_gpuworkload_scheduled_total", {"strategy": "score"}) == 1
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["own", "of another object"])
+async def test_deleting_a_workload_deletes_an_unseen_run_of_its_own_only(bed: Bed, *, is_own: bool) -> None:
+    """The watch lags: it shows neither the Job that was just created nor one that a user created in its place."""
+    await bed.place()
+    bed.pause_watch()
+    await bed.reconcile()
+    (job,) = bed.objects(resources.JOB)
+    if not is_own:
+        owner = job["metadata"]["ownerReferences"][0] | {"uid": "another"}
+        patch = {"metadata": {"ownerReferences": [owner]}}
+        await bed.client.patch(resources.JOB, job["metadata"]["name"], patch, NAMESPACE)
+    known = bed.state.workloads[bed.state.keys[bed.uid]]
+    meta = msgspec.structs.replace(known.meta, deletionTimestamp="2026-11-18T00:00:00Z")
+    bed.state.workloads[bed.state.keys[bed.uid]] = replace(known, meta=meta)
+
+    assert await bed.reconcile() == "done"
+    assert len(bed.objects(resources.JOB)) == (0 if is_own else 1)
 
 
 async def test_a_run_that_the_watch_has_not_shown_is_not_created_again(bed: Bed) -> None:

@@ -1,8 +1,11 @@
 """Preemption: less important workloads are stopped when that lets a more important one start.
 
-    refused ──► cheapest victims that suffice ──► their place reserved ──► evicted ──► all gone ──► the workload starts
+    refused ──► cheapest victims that suffice ──► their place reserved ──► stopped ──► all gone ──► the workload starts
                 (plan_preemption, in a thread)                               │
                                                                              └ a budget refuses: nothing more is stopped
+
+Pods with a disruption budget are evicted first. Then runs are deleted, and then their other pods are evicted: a Job
+that still exists replaces an evicted pod at once. A bound replacement is a victim too, and is waited for.
 
 Victims consent: by `preemptible` of a workload, or by an annotation on other pods.
 A stopped workload waits for a place again, in the order of creation; other pods are created again by their owners.
@@ -40,11 +43,12 @@ from kgwe.placement.planning.plan import Seat
 from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from kgwe.apps.scheduler.deps import Deps
     from kgwe.apps.scheduler.planning.planner import Planner
     from kgwe.cluster.state.running_view import RunningView
+    from kgwe.cluster.workload.runs import Run
     from kgwe.kube.api import core
     from kgwe.placement.planning.ask import Ask
 
@@ -57,6 +61,8 @@ _PAUSE_S: Final = 2.0
 _AGAIN_S: Final = 15.0
 # A preemption whose victims are not gone after this long ends.
 _PATIENCE_S: Final = 600.0
+# Pauses after errors of the API server, before a victim is stopped again.
+_PAUSES_S: Final = (0.1, 0.5, 2.0, 5.0)
 # Reasons for waiting that preemption can help with.
 _HELPS: Final = frozenset(
     {
@@ -72,6 +78,10 @@ _MOST: Final = 8
 _LISTED: Final = 5
 
 
+class _EndedError(errors.KgweError):
+    """The preemption is no longer under way: no further victim is stopped."""
+
+
 @dataclass
 class PreemptionInProgress:
     """One preemption under way."""
@@ -80,9 +90,9 @@ class PreemptionInProgress:
     words: str
     #: uids of the pods to stop
     pods: frozenset[str]
-    #: workload -> uid of its run to delete
-    runs: dict[str, str]
-    evicted: bool = False
+    #: workload -> its run to delete
+    runs: dict[str, Run]
+    stopped: bool = False
 
 
 class PreemptionController:
@@ -130,7 +140,7 @@ class PreemptionController:
         for owner, each in list(self.under_way.items()):
             if self._planner.waiting_ask(owner) is None:
                 self._end_preemption(owner, "the workload is gone or was placed elsewhere")
-            elif each.evicted and self._are_gone(each):
+            elif each.stopped and self._are_gone(each):
                 del self.under_way[owner]
                 log.info("preempted", owner=owner, seconds=round(self._clock() - each.since, 2))
                 self._planner.place_reserved(owner)
@@ -143,10 +153,16 @@ class PreemptionController:
             self._end_preemption(owner, "the workload is gone")
 
     def _are_gone(self, each: PreemptionInProgress) -> bool:
-        runs = self._state.runs
-        return not each.pods & self._state.pods.keys() and all(
-            owner not in runs or runs[owner].meta.uid != uid for owner, uid in each.runs.items()
+        """Whether no victim has its place any more; a Job may have replaced pods before it was deleted."""
+        return not each.pods & self._state.pods.keys() and not any(
+            self._is_current(owner, run) or any(pod.spec.nodeName for pod in self._state.pods_of(run).values())
+            for owner, run in each.runs.items()
         )
+
+    def _is_current(self, owner: str, run: Run) -> bool:
+        """Whether the workload still has this run."""
+        known = self._state.runs.get(owner)
+        return known is not None and known.meta.uid == run.meta.uid
 
     def _end_preemption(self, owner: str, why: str) -> None:
         del self.under_way[owner]
@@ -290,7 +306,7 @@ class PreemptionController:
             return
         pods = [pod for victim in plan.victims for pod in self._state.owners.pods(victim.workload)]
         runs = {
-            victim.workload: run.meta.uid
+            victim.workload: run
             for victim in plan.victims
             if (run := self._state.runs.get(victim.workload)) is not None
         }
@@ -326,43 +342,71 @@ class PreemptionController:
         self, ask: Ask, preempting: PreemptionInProgress, pods: Sequence[core.Pod], budgets: DisruptionBudgets
     ) -> None:
         """Stop pods with a disruption budget first, one by one: if one is refused, all others still run."""
-        covered = [pod for pod in pods if pod.spec.nodeName and budgets.budget_of(pod)]
-        others = [pod for pod in pods if pod.spec.nodeName and not budgets.budget_of(pod)]
+        bound = [pod for pod in pods if pod.spec.nodeName]
+        covered = [pod for pod in bound if budgets.budget_of(pod)]
+        others = [pod for pod in bound if not budgets.budget_of(pod)]
+        replaced = {uid for run in preempting.runs.values() for uid in self._state.pods_of(run)}
         evicted: list[core.Pod] = []
         try:
             for pod in covered:
-                await self._evict_pod(pod)
+                await self._insist(preempting, functools.partial(self._evict_pod, pod))
                 evicted.append(pod)
-            await asyncio.gather(*(self._evict_pod(pod) for pod in others))
-            for victim, uid in preempting.runs.items():
-                await self._delete_pod(victim, uid, ask)
-        except errors.KgweError as exc:
-            await self._call_off(ask.owner, exc, evicted)
+            lone = [functools.partial(self._evict_pod, pod) for pod in others if pod.metadata.uid not in replaced]
+            await asyncio.gather(*(self._insist(preempting, each) for each in lone))
+            for victim, run in preempting.runs.items():
+                await self._insist(preempting, functools.partial(self._delete_run, victim, run, ask))
+        except Exception as exc:  # noqa: BLE001 - also a defect of ours must not keep the place reserved
+            await self._call_off(ask.owner, preempting, exc, evicted)
             return
-        self._metrics.preemptions.inc(len(covered) + len(others))
+        # These pods end with their runs. Eviction only saves the time until the garbage collector deletes them.
+        ending = [self._evict_pod(pod) for pod in others if pod.metadata.uid in replaced]
+        for problem in await asyncio.gather(*ending, return_exceptions=True):
+            if isinstance(problem, BaseException):
+                log.info("victim_left_to_garbage_collector", owner=ask.owner, error=str(problem))
+        self._metrics.preemptions.inc(len(bound))
         for victim in preempting.runs:
             self._record_event(victim, "Preempted", f"preempted by {ask.name or ask.owner} (priority {ask.priority})")
-        preempting.evicted = True
+        preempting.stopped = True
         self.handle_freed_capacity()
+
+    async def _insist(self, preempting: PreemptionInProgress, stop: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a write that the API server could not carry out: victims stopped so far must not stop in vain.
+
+        It ends with the preemption: no victim is stopped for a workload that is gone.
+        """
+        for pause_s in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
+            if not any(each is preempting for each in self.under_way.values()):
+                raise _EndedError("it ended before all victims were stopped")
+            try:
+                await stop()
+            except DisruptionBudgetRefused:
+                raise
+            except errors.Transient as exc:
+                log.info("preemption_waits", error=str(exc), retry_in_s=pause_s)
+                await asyncio.sleep(pause_s)
+            else:
+                return
 
     async def _evict_pod(self, pod: core.Pod) -> None:
         with contextlib.suppress(errors.NotFound):
             await eviction.evict_pod(self._client, pod)
 
-    async def _delete_pod(self, victim: str, uid: str, ask: Ask) -> None:
-        run = self._state.runs.get(victim)
-        if run is None or run.meta.uid != uid:
+    async def _delete_run(self, victim: str, run: Run, ask: Ask) -> None:
+        if not self._is_current(victim, run):
             return
         self._planner.interruptions.record(victim, Reason.PREEMPTED, f"Preempted by {ask.name or ask.owner}")
         with contextlib.suppress(errors.NotFound, errors.Conflict):
-            await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=uid)
+            await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=run.meta.uid)
 
-    async def _call_off(self, owner: str, why: errors.KgweError, evicted: Sequence[core.Pod]) -> None:
+    async def _call_off(
+        self, owner: str, preempting: PreemptionInProgress, why: Exception, evicted: Sequence[core.Pod]
+    ) -> None:
         """End the preemption. Owners create evicted pods again; those of KGWE's own Jobs come back at once."""
-        if owner in self.under_way:
+        if self.under_way.get(owner) is preempting:
             self._end_preemption(owner, str(why))
         refused = isinstance(why, DisruptionBudgetRefused)
-        self._record_event(owner, "PreemptionRefused" if refused else "PreemptionFailed", str(why))
+        if not isinstance(why, _EndedError):
+            self._record_event(owner, "PreemptionRefused" if refused else "PreemptionFailed", str(why))
         for pod in evicted:
             if not self._state.is_external(pod):
                 with contextlib.suppress(errors.KgweError):

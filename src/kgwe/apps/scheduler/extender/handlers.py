@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 # Requests that are remembered: kube-scheduler asks about a waiting pod again and again.
 _KEPT: Final = 20_000
 _POINTS_PER_SCORE: Final = 10.0
+_PRIORITY_SHIFT: Final = 2**31
 
 
 class ExtenderHandlers:
@@ -270,6 +271,9 @@ class ExtenderHandlers:
         kube-scheduler knows neither gangs nor seats. A node is kept only if the pod then fits there by the ledger, too,
         and no victim belongs to a gang or workload. Members of gangs get no nodes: the planner makes room for them.
         Pods that the watch has not shown neither preempt nor are preempted.
+
+        Of these nodes the answer names the best one, as kube-scheduler would choose it. What the pod wants is reserved
+        there at once: its victims may be gone before the watch shows that the pod is nominated.
         """
         pod = self.pod(args)
         if (
@@ -285,18 +289,30 @@ class ExtenderHandlers:
         kept = {
             node: victims
             for node, victims in args.victims().items()
-            if self._makes_room(ask, pod.spec.priority, node, victims)
+            if self._makes_room(args.uid, ask, pod.spec.priority, node, victims)
         }
-        return extender_wire.reply_with_victims(kept)
+        if not kept:
+            return extender_wire.reply_with_victims({})
+        best = min(kept, key=lambda node: self._rank_victims(kept[node]))
+        self._state.nominations.expect(pod, best, self._clock() + self._assume_s)
+        return extender_wire.reply_with_victims({best: kept[best]})
 
-    def _makes_room(self, ask: PodRequest, priority: int, node: str, victims: MetaVictims) -> bool:
+    def _rank_victims(self, victims: MetaVictims) -> tuple[int, int, int, int]:
+        """The order of kube-scheduler: fewest broken budgets, lowest highest priority, lowest sum, fewest pods."""
+        priorities = [pod.spec.priority for uid in _uids_of(victims) if (pod := self._state.pods.get(uid)) is not None]
+        # kube-scheduler adds a constant to each priority so that more pods never count less than fewer.
+        shifted = sum(priority + _PRIORITY_SHIFT for priority in priorities)
+        return victims.NumPDBViolations, max(priorities, default=0), shifted, len(priorities)
+
+    def _makes_room(self, pod: str, ask: PodRequest, priority: int, node: str, victims: MetaVictims) -> bool:
         fleet = self._state.fleet
         number = fleet.snapshot.index.get(node)
-        uids = dict.fromkeys(victim.UID for victim in victims.Pods or ())  # each gives its place once
+        uids = _uids_of(victims)
         if number is None or not all(self._may_go(uid, node, priority) for uid in uids):
             return False
         with fleet.snapshot.trial() as trial:
             trial.release_all(grant for uid in uids for grant in fleet.grants(uid))
+            trial.release_all(self._state.ledger.grants(Nomination(pod).text))  # reserved by an earlier answer
             return fleet.fitter.find_grant(ask.request, number) is not None
 
     def _may_go(self, uid: str, node: str, priority: int) -> bool:
@@ -360,6 +376,11 @@ def _build_ask(pod: core.Pod, ask: PodRequest) -> Ask:
         meta.uid, ask.request, ask.amounts, strategy=ask.strategy or "", priority=pod.spec.priority,
         since=meta.creationTimestamp or "", namespace=meta.namespace, name=meta.name,
     )  # fmt: skip
+
+
+def _uids_of(victims: MetaVictims) -> list[str]:
+    """Each victim once: it gives its place once."""
+    return list(dict.fromkeys(victim.UID for victim in victims.Pods or ()))
 
 
 _WORDS: Final[Mapping[int, str]] = {verdict: f"kgwe: {verdict.reason}" for verdict in FitStatus}

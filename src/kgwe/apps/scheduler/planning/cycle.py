@@ -163,7 +163,8 @@ class PlanningCycle:
             self._arrivals[ask.owner] = self._arrived
         since_s = timestamp.epoch_seconds(ask.since) + self._arrivals[ask.owner] / _ARRIVALS
         run_time = self._run_times.find(ask.owner, ask.expected_s)
-        return workload_from_ask(ask, self._fleet.fitter, since_s, run_time)
+        predicted = self._run_times.find_predicted(ask.owner)
+        return workload_from_ask(ask, self._fleet.fitter, since_s, run_time, predicted)
 
     def record_start(self, ask: Ask, now_s: float) -> None:
         """The owner has its place, and counts against its namespace until `sync_fleet` finds that it holds nothing."""
@@ -189,8 +190,10 @@ class PlanningCycle:
     def refresh_run_times(self, owners: Iterable[str]) -> None:
         """Use the new run times of these owners, whether they wait or run."""
         for owner in owners:
-            if (ask := self._asks.get(owner)) is not None:
-                self.queue.put(self._queued_workload(ask))
+            if (ask := self._asks.get(owner)) is not None and owner in self.queue:
+                predicted = self._run_times.find_predicted(owner)
+                run_time = self._run_times.find(owner, ask.expected_s)
+                self.queue.set_run_time(owner, run_time, predicted.p95_s if predicted is not None else 0.0)
             elif (running := self.roster.find(owner)) is not None and running.started_s:
                 self.roster.put(replace(running, run_time=self._run_times.find(owner, running.declared_s)))
 

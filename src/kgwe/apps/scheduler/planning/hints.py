@@ -6,6 +6,7 @@ A planning pass reads the table and never waits.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kgwe.apps.scheduler.deps import HintSource
+    from kgwe.cluster.workload.workload import Workload
     from kgwe.model.usage.description import WorkloadDescription
 
 log = structlog.get_logger(__name__)
 
 # Workloads of one refresh: the others wait far behind.
 _MAX_WORKLOADS: Final = 200
+_MAX_LISTED: Final = 1000
 # Hints say what runs beside a workload now: older ones are not used.
 _KEEP_S: Final = 300.0
 
@@ -33,14 +36,16 @@ class HintRefresher:
     def __init__(
         self,
         source: HintSource,
-        list_workloads: Callable[[], Mapping[str, WorkloadDescription]],
+        list_workloads: Callable[[], Mapping[str, Workload]],
+        describe: Callable[[Workload], WorkloadDescription | None],
         *,
         every_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`list_workloads`: owner -> workload that waits."""
+        """`list_workloads`: owner -> workload that waits. `describe` is called in a thread."""
         self._source = source
         self._list_workloads = list_workloads
+        self._describe = describe
         self._every_s = every_s
         self._clock = clock
         self._found: dict[str, Mapping[str, float]] = {}
@@ -62,12 +67,11 @@ class HintRefresher:
 
     async def refresh(self) -> None:
         """Ask once. An error is logged when it begins and when it ends, and changes nothing else."""
-        alone = {owner: each for owner, each in self._list_workloads().items() if each.pods == 1}
+        listed = dict(itertools.islice(self._list_workloads().items(), _MAX_LISTED))
         known: dict[str, Mapping[str, float]] = {}
         found: dict[str, Mapping[str, float]] = {}
         try:
-            for owner, workload in list(alone.items())[:_MAX_WORKLOADS]:
-                key = workload.make_fingerprint().key
+            for owner, key, workload in await asyncio.to_thread(self._describe_alone, listed):
                 if key not in known:
                     known[key] = await self._source.find_hint(workload)
                 found[owner] = known[key]
@@ -82,6 +86,12 @@ class HintRefresher:
             log.info("hints_back")
         self._is_failing = False
         self._found, self._found_at = found, self._clock()
+
+    def _describe_alone(self, workloads: Mapping[str, Workload]) -> list[tuple[str, str, WorkloadDescription]]:
+        """Return owner, fingerprint and description of workloads with one pod."""
+        described = ((owner, self._describe(workload)) for owner, workload in workloads.items())
+        alone = ((owner, each) for owner, each in described if each is not None and each.pods == 1)
+        return [(owner, each.make_fingerprint().key, each) for owner, each in itertools.islice(alone, _MAX_WORKLOADS)]
 
     def _report_failure(self, problem: str) -> None:
         if not self._is_failing:

@@ -1,10 +1,12 @@
 """Predicted run times in this process, from workloads that have ended and are still in the API.
 
-Used where no optimizer is set. There are no models and no history beyond what the cluster still shows.
+Used where no optimizer is set. There are no models and no history beyond what the cluster still shows. The predictor
+works in a thread, because the event loop answers kube-scheduler meanwhile.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
@@ -36,28 +38,39 @@ class LocalPredictions:
         self._state = state
         self._default_image = default_image
         self._now = now
-        self._known: frozenset[str] = frozenset()
+        # Uid of an ended workload -> its run, read once; None: its times are not known.
+        self._read: dict[str, tuple[Run, Fingerprint] | None] = {}
         self._predictor: Predictor | None = None
 
     async def predict(self, workloads: Sequence[WorkloadDescription]) -> Sequence[RunTime | None]:
-        predictor = self._refresh()
-        return [None if predictor is None else _predict_one(predictor, each, self._now()) for each in workloads]
+        ended = [each for each in self._state.workloads.values() if each.status.phase == Phase.SUCCEEDED]
+        return await asyncio.to_thread(self._predict_now, ended, workloads)
 
     async def close(self) -> None:
-        self._predictor, self._known = None, frozenset()
+        self._predictor, self._read = None, {}
 
-    def _refresh(self) -> Predictor | None:
-        """Return the predictor over all ended workloads; None if there are none."""
-        ended = [each for each in self._state.workloads.values() if each.status.phase == Phase.SUCCEEDED]
-        ended = sorted(ended, key=lambda each: each.status.completion_time or "", reverse=True)[:_MAX_RUNS]
-        keys = frozenset(each.meta.uid for each in ended)
-        if keys != self._known:
-            read = [found for each in ended if (found := _read_run(each, self._default_image)) is not None]
-            fingerprints = {fingerprint.key: fingerprint for _, fingerprint in read}
-            runs = [run for run, _ in read]
-            self._predictor = replays.build_predictor(runs, fingerprints, now_s=self._now()) if runs else None
-            self._known = keys
-        return self._predictor
+    def _predict_now(
+        self, ended: Sequence[Workload], workloads: Sequence[WorkloadDescription]
+    ) -> Sequence[RunTime | None]:
+        self._refresh(ended)
+        predictor, now_s = self._predictor, self._now()
+        return [None if predictor is None else _predict_one(predictor, each, now_s) for each in workloads]
+
+    def _refresh(self, ended: Sequence[Workload]) -> None:
+        """Build the predictor again if other workloads have ended; there is none without an ended workload."""
+        newest = sorted(ended, key=lambda each: each.status.completion_time or "", reverse=True)[:_MAX_RUNS]
+        if self._read.keys() == {each.meta.uid for each in newest}:
+            return
+        self._read = {
+            each.meta.uid: self._read[each.meta.uid]
+            if each.meta.uid in self._read
+            else _read_run(each, self._default_image)
+            for each in newest
+        }
+        known = [found for found in self._read.values() if found is not None]
+        fingerprints = {fingerprint.key: fingerprint for _, fingerprint in known}
+        runs = [run for run, _ in known]
+        self._predictor = replays.build_predictor(runs, fingerprints, now_s=self._now()) if runs else None
 
 
 def _read_run(workload: Workload, default_image: str) -> tuple[Run, Fingerprint] | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from kgwe import errors
-from kgwe.cluster.workload.description import describe_workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -31,15 +31,20 @@ class PredictionRefresher:
     def __init__(
         self,
         source: PredictionSource,
-        list_workloads: Callable[[], Mapping[str, WorkloadDescription]],
+        list_workloads: Callable[[], Mapping[str, Workload]],
+        describe: Callable[[Workload], WorkloadDescription | None],
         apply: Callable[[Mapping[str, RunTime]], None],
         *,
         every_s: float,
         on_result: Callable[[str], None] = lambda _outcome: None,
     ) -> None:
-        """`list_workloads`: owner -> workload; `on_result`: called with `success` or `failure` of each refresh."""
+        """`list_workloads`: owner -> workload; `on_result`: called with `success` or `failure` of each refresh.
+
+        `describe` is called in a thread: it takes longer than the event loop may pause.
+        """
         self._source = source
         self._list_workloads = list_workloads
+        self._describe = describe
         self._apply = apply
         self._every_s = every_s
         self._on_result = on_result
@@ -56,8 +61,9 @@ class PredictionRefresher:
 
     async def refresh(self) -> None:
         """Ask once. An error is logged when it begins and when it ends, and changes nothing else."""
-        known = dict(list(self._list_workloads().items())[:_MAX_WORKLOADS])
+        listed = dict(itertools.islice(self._list_workloads().items(), _MAX_WORKLOADS))
         try:
+            known = await asyncio.to_thread(self._describe_all, listed)
             found = await self._source.predict(list(known.values())) if known else ()
         except errors.KgweError as exc:
             self._report_failure(str(exc))
@@ -72,6 +78,10 @@ class PredictionRefresher:
         self._on_result("success")
         self._apply({owner: run_time for owner, run_time in zip(known, found, strict=True) if run_time is not None})
 
+    def _describe_all(self, workloads: Mapping[str, Workload]) -> dict[str, WorkloadDescription]:
+        described = {owner: self._describe(workload) for owner, workload in workloads.items()}
+        return {owner: each for owner, each in described.items() if each is not None}
+
     def _report_failure(self, problem: str) -> None:
         if not self._is_failing:
             log.warning("predictions_unavailable", error=problem, next="the last predictions stay in use")
@@ -79,27 +89,23 @@ class PredictionRefresher:
         self._on_result("failure")
 
 
-def describe_workloads(
-    state: ClusterState, waiting: Iterable[str], default_image: str
-) -> dict[str, WorkloadDescription]:
-    """Return the workloads that wait or run and end by themselves: owner -> description."""
-    return _describe(state, (*waiting, *state.runs), default_image, lambda each: not each.serves)
+def list_ending_workloads(state: ClusterState, waiting: Iterable[str]) -> dict[str, Workload]:
+    """Return the workloads that wait or run and end by themselves: owner -> workload."""
+    found = _find_workloads(state, (*waiting, *state.runs))
+    return {owner: workload for owner, workload in found.items() if not workload.serves}
 
 
-def describe_waiting(state: ClusterState, waiting: Iterable[str], default_image: str) -> dict[str, WorkloadDescription]:
-    """Return the workloads that wait, services too: owner -> description."""
-    return _describe(state, waiting, default_image, lambda _: True)
+def list_waiting_workloads(state: ClusterState, waiting: Iterable[str]) -> dict[str, Workload]:
+    """Return the workloads that wait, services too: owner -> workload."""
+    return _find_workloads(state, waiting)
 
 
-def _describe(
-    state: ClusterState, owners: Iterable[str], default_image: str, is_wanted: Callable[[Workload], bool]
-) -> dict[str, WorkloadDescription]:
-    found: dict[str, WorkloadDescription] = {}
+def _find_workloads(state: ClusterState, owners: Iterable[str]) -> dict[str, Workload]:
+    """Return the workloads of the owners that have not finished."""
+    found: dict[str, Workload] = {}
     for owner in owners:
         key = state.keys.get(owner)
         workload = state.workloads.get(key) if key is not None else None
-        if workload is None or workload.finished or not is_wanted(workload):
-            continue
-        if (described := describe_workload(workload, default_image)) is not None:
-            found[owner] = described
+        if workload is not None and not workload.finished:
+            found[owner] = workload
     return found

@@ -28,6 +28,10 @@ class RunTimes:
         """Return the run time of an owner; None if it is neither predicted nor declared."""
         return combine_run_times(declared_run_time(declared_s), self._predicted.get(owner))
 
+    def find_predicted(self, owner: str) -> RunTime | None:
+        """Return what history alone says; None if nothing is predicted."""
+        return self._predicted.get(owner)
+
     def replace_predictions(self, found: Mapping[str, RunTime]) -> Collection[str]:
         """Take over the predictions of all owners; return the owners whose run time changed noticeably."""
         before, self._predicted = self._predicted, dict(found)

@@ -33,7 +33,6 @@ from kgwe.apps.scheduler.workloads.suspended_workloads import SuspendedWorkloads
 from kgwe.apps.scheduler.workloads.waiting_status import WaitingNotices
 from kgwe.apps.scheduler.workloads.writer import StatusWriter
 from kgwe.cluster.workload import scheduler_policy
-from kgwe.cluster.workload.manifests import run_metadata
 from kgwe.cluster.workload.plan_text import PlanTooLarge
 from kgwe.cluster.workload.workload import WARP, Workload
 from kgwe.kube.api import timestamp
@@ -74,7 +73,6 @@ class Reconciler:
     ) -> None:
         """`on_completed`: called with the nodes of a workload that completed."""
         self._planner = planner
-        self._client = deps.client
         self._state = deps.state
         self._settings = deps.settings
         self._metrics = deps.metrics
@@ -287,9 +285,7 @@ class Reconciler:
                 await self._writer.delete_run(run)
             elif self._planner.has_plan(uid):
                 # Its run may have been created a moment ago, and the watch has not shown it yet.
-                with contextlib.suppress(errors.NotFound):
-                    resource, name = run_metadata.resource_of(workload), run_metadata.job_name(workload)
-                    await self._client.delete(resource, name, workload.meta.namespace)
+                await self._creator.delete_unseen(workload)
         except errors.Permanent as exc:
             # The garbage collector deletes it by its owner reference; the user's delete must not wait for us.
             log.warning("run_not_deleted", workload=workload.meta.key, error=str(exc))

@@ -13,6 +13,7 @@ from kgwe.cluster.workload.plan_text import PlanTooLarge
 
 if TYPE_CHECKING:
     from kgwe.cluster.state.cluster_state import ClusterState
+    from kgwe.cluster.workload.runs import Run
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.client.client import KubeClient
     from kgwe.placement.planning.ask import Ask
@@ -60,13 +61,25 @@ class RunCreator:
                     await self._client.create(kind, companion, namespace)
             await self._client.create(resource, body, namespace)
         except errors.AlreadyExists as exc:
-            stored = await self._client.get(resource, body["metadata"]["name"], namespace)
-            managed = stored.metadata.labels.get(metadata_keys.MANAGED_BY) == metadata_keys.CONTROLLER_NAME
-            read = runs.read_deployment if workload.serves else runs.read_job
-            if managed and runs.belongs_to(read(stored), workload):
+            if await self._find_own(workload) is not None:
                 return False
             raise NameTaken(f"{exc} and belongs to something else; rename or delete it") from exc
         return True
+
+    async def delete_unseen(self, workload: Workload) -> None:
+        """Delete a run that the watch has not shown yet, if there is one. Another object of its name is left alone."""
+        with contextlib.suppress(errors.NotFound, errors.Conflict):
+            run = await self._find_own(workload)
+            if run is not None:
+                await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=run.meta.uid)
+
+    async def _find_own(self, workload: Workload) -> Run | None:
+        """Read the object with the name of the workload's run; None: it belongs to something else."""
+        resource, name = run_metadata.resource_of(workload), run_metadata.job_name(workload)
+        stored = await self._client.get(resource, name, workload.meta.namespace)
+        is_managed = stored.metadata.labels.get(metadata_keys.MANAGED_BY) == metadata_keys.CONTROLLER_NAME
+        run = runs.read_deployment(stored) if workload.serves else runs.read_job(stored)
+        return run if is_managed and runs.belongs_to(run, workload) else None
 
     def _build_run(self, workload: Workload, plan: Plan) -> dict[str, Any]:
         """The Job or Deployment, signed."""
