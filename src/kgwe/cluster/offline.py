@@ -55,7 +55,9 @@ OWN: Final[tuple[Resource[Any], ...]] = (
     resources.RESOURCE_CLAIM,
 )
 # Condition reasons of workloads that never start as they are.
-_HOPELESS: Final = frozenset({Reason.TOO_LARGE, Reason.NO_MATCHING_NODE, Reason.UNKNOWN_LEVEL, Reason.UNKNOWN_STRATEGY})
+_HOPELESS: Final = frozenset(
+    {Reason.TOO_LARGE, Reason.NOT_OFFERED, Reason.NO_MATCHING_NODE, Reason.UNKNOWN_LEVEL, Reason.UNKNOWN_STRATEGY}
+)
 _ARRIVALS: Final = 1_000_000
 _NAMESPACED: Final = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD, resources.RESOURCE_CLAIM)
 
@@ -116,6 +118,7 @@ class View:
             Ask(
                 meta.uid, found.request, found.amounts, strategy=found.strategy or "", priority=pod.spec.priority,
                 since=meta.creationTimestamp or "", namespace=meta.namespace, name=meta.name,
+                fields=podrequest.FIELDS,
             )
         )  # fmt: skip
 
@@ -195,7 +198,7 @@ class View:
             return True
         whole = planner.divide_ask(self.fleet.fitter, ask)
         requests = [role.request for role in whole.gang.roles] if whole.gang is not None else [whole.request]
-        return any(find_unmet(self.fleet.fitter, request) is not None for request in requests)
+        return any(find_unmet(self.fleet.fitter, request, whole.fields) is not None for request in requests)
 
     def refuse_hopeless(self, ask: Ask) -> Refusal | None:
         """Why waiting cannot help, as the scheduler wrote it or would write it; None: waiting may help."""

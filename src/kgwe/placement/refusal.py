@@ -19,6 +19,8 @@ class Reason(enum.StrEnum):
     NO_GPU_NODES = "NoGPUNodes"
     NO_MATCHING_NODE = "NoMatchingNode"
     TOO_LARGE = "TooLarge"
+    NOT_OFFERED = "NotOffered"
+    """No node offers GPU shares of that size, or slices of that MIG profile."""
     INSUFFICIENT_GPU = "InsufficientGPU"
     INSUFFICIENT_RESOURCES = "InsufficientResources"
     TOPOLOGY_NOT_MET = "TopologyNotMet"
