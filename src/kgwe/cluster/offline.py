@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kgwe import errors
 from kgwe.cluster import names
 from kgwe.cluster.gangs.leader_actions import LeaderActions
+from kgwe.cluster.state import prerequisites
 from kgwe.cluster.state.cluster_state import ClusterState, selector_of
 from kgwe.cluster.state.running_view import RunningView
 from kgwe.cluster.workload import scheduler_policy as policy
@@ -148,8 +149,8 @@ class View:
         for workload in self.state.workloads.values():
             uid = workload.meta.uid
             if uid not in self.state.runs and workload.is_wanted:
-                if missing := policy.missing_class(workload, self.state.priority_classes):
-                    self.problems[uid] = missing
+                if missing := prerequisites.find_missing(self.state, workload):
+                    self.problems[uid] = missing.message
                     continue
                 try:
                     self.asks[uid] = self.ask_of(workload)
@@ -304,6 +305,9 @@ async def _read_view(
     """Read the lists into a state. `gang_kinds`: kinds of externally created gangs among them."""
     found = dict(await asyncio.gather(*(each.read(client) for each in lists)))
     view = empty_view()
+    view.state.claim_names.is_watched = any(
+        each.kind is resources.RESOURCE_CLAIM and not each.problem for each in lists
+    )
     _feed_state(view.state, found, gang_kinds)
     return replace(
         view,

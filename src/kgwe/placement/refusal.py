@@ -32,6 +32,7 @@ class Reason(enum.StrEnum):
     ATTEMPTS_EXHAUSTED = "SchedulingAttemptsExhausted"
     INVALID = "InvalidRequest"
     NO_PRIORITY_CLASS = "PriorityClassNotFound"
+    NO_RESOURCE_CLAIM = "ResourceClaimNotFound"
     INTERNAL_ERROR = "InternalError"
     RECOVERING = "Recovering"
     PREEMPTED = "Preempted"
