@@ -9,8 +9,8 @@ from kgwe.cluster.gangs.gang_lifecycle import GangPhase, next_phase
 from kgwe.cluster.workload.owner import Replacement
 from kgwe.cluster.workload.unpinned import strip_placement
 from kgwe.kube import dialects
-from kgwe.kube.translate import podrequest
 from kgwe.kube.dialects import member_presence as presence
+from kgwe.kube.translate import podrequest
 from kgwe.model.units.phrasing import format_count
 from kgwe.placement.disruption.partial_gang import PartialGang, PartialMember, gang_of_missing
 from kgwe.placement.gang.request import GangRequest

@@ -8,8 +8,8 @@ import random
 import pytest
 from tests.support.machines.reference import nvswitch, pcie_pairs
 
-from kgwe.model.network import domains
 from kgwe.model.gpu import mig
+from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape, SpotPolicy
 from kgwe.placement.gang.request import Following, GangRequest, Hardware, Segment

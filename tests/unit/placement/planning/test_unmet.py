@@ -16,9 +16,7 @@ from kgwe.placement.planning.unmet import find_unmet
 from kgwe.placement.pod.fit import Fitter
 from kgwe.placement.refusal import Reason
 
-H100 = Shape(
-    reference.nvswitch(8), "NVIDIA-H100-80GB-HBM3", 81_559, "Hopper", geometry=mig.GEOMETRIES["H100-80GB"]
-)
+H100 = Shape(reference.nvswitch(8), "NVIDIA-H100-80GB-HBM3", 81_559, "Hopper", geometry=mig.GEOMETRIES["H100-80GB"])
 L40S = Shape(reference.pcie_pairs(4), "NVIDIA-L40S", 46_068, "Ada")
 INFRA = Taint("dedicated", "infra", "NoSchedule")
 
