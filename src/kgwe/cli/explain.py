@@ -13,6 +13,7 @@ from cyclopts import App, Parameter
 from kgwe import errors
 from kgwe.apps.whatif import explain as app_explain
 from kgwe.apps.whatif import limited, words
+from kgwe.apps.whatif import subject as subjects
 from kgwe.apps.whatif.explanation import Explanation
 from kgwe.cli import subject_name
 from kgwe.cluster import offline
@@ -91,7 +92,7 @@ async def _explain(asked: SubjectName, kubeconfig: Path | None) -> Explanation:
         except offline.ClusterUnreadable:
             seen = await offline.read_namespace(client, where)
         try:
-            subject = app_explain.find(seen, asked.name, where, asked.kind, asked.group)
+            subject = subjects.find(seen, asked.name, where, asked.kind, asked.group)
         except errors.NotFound as exc:
             ended = await _explain_ended_pod(client, asked.name, where) if asked.kind != "workload" else None
             if ended is not None:

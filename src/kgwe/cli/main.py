@@ -144,7 +144,8 @@ def build_app() -> App:
 
     app = App(name="kgwe", version=_version, help_format="plaintext")
     for command in COMMANDS:
-        app.command(command.target, name=command.name, help=command.summary)
+        # Without `help`: that of the command itself is longer than the summary.
+        app.command(command.target, name=command.name)
     return app
 
 

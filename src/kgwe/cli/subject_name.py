@@ -8,7 +8,7 @@ from kgwe import errors
 from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
-    from kgwe.apps.whatif.explain import Kind
+    from kgwe.apps.whatif.subject import Kind
 
 _WORKLOADS = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD)
 # Prefix -> kind and API group; kubectl knows these names as well.

@@ -12,7 +12,8 @@ import msgspec
 from cyclopts import App, Parameter
 
 from kgwe import errors
-from kgwe.apps.whatif import explain, words
+from kgwe.apps.whatif import subject as subjects
+from kgwe.apps.whatif import words
 from kgwe.apps.whatif.scenario import Scenario
 from kgwe.cli import subject_name
 from kgwe.cluster import offline
@@ -115,8 +116,8 @@ def whatif(
 
 def _find_owner(seen: View, asked: SubjectName, namespace: str) -> str:
     """Return the owner of the plan: a workload, a gang or a single pod. `namespace` is the default."""
-    subject = explain.find(seen, asked.name, asked.namespace or namespace, asked.kind, asked.group)
-    return explain.owner_of(seen, subject)
+    subject = subjects.find(seen, asked.name, asked.namespace or namespace, asked.kind, asked.group)
+    return subjects.owner_of(seen, subject)
 
 
 # --- more nodes ------------------------------------------------------------------------------------------

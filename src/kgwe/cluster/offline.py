@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kgwe import errors
 from kgwe.cluster import names
 from kgwe.cluster.gangs.leader_actions import LeaderActions
+from kgwe.cluster.state import prerequisites
 from kgwe.cluster.state.cluster_state import ClusterState, selector_of
 from kgwe.cluster.state.running_view import RunningView
 from kgwe.cluster.workload import scheduler_policy as policy
@@ -55,7 +56,9 @@ OWN: Final[tuple[Resource[Any], ...]] = (
     resources.RESOURCE_CLAIM,
 )
 # Condition reasons of workloads that never start as they are.
-_HOPELESS: Final = frozenset({Reason.TOO_LARGE, Reason.NO_MATCHING_NODE, Reason.UNKNOWN_LEVEL, Reason.UNKNOWN_STRATEGY})
+_HOPELESS: Final = frozenset(
+    {Reason.TOO_LARGE, Reason.NOT_OFFERED, Reason.NO_MATCHING_NODE, Reason.UNKNOWN_LEVEL, Reason.UNKNOWN_STRATEGY}
+)
 _ARRIVALS: Final = 1_000_000
 _NAMESPACED: Final = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD, resources.RESOURCE_CLAIM)
 
@@ -116,6 +119,7 @@ class View:
             Ask(
                 meta.uid, found.request, found.amounts, strategy=found.strategy or "", priority=pod.spec.priority,
                 since=meta.creationTimestamp or "", namespace=meta.namespace, name=meta.name,
+                fields=podrequest.FIELDS,
             )
         )  # fmt: skip
 
@@ -145,8 +149,8 @@ class View:
         for workload in self.state.workloads.values():
             uid = workload.meta.uid
             if uid not in self.state.runs and workload.is_wanted:
-                if missing := policy.missing_class(workload, self.state.priority_classes):
-                    self.problems[uid] = missing
+                if missing := prerequisites.find_missing(self.state, workload):
+                    self.problems[uid] = missing.message
                     continue
                 try:
                     self.asks[uid] = self.ask_of(workload)
@@ -195,7 +199,7 @@ class View:
             return True
         whole = planner.divide_ask(self.fleet.fitter, ask)
         requests = [role.request for role in whole.gang.roles] if whole.gang is not None else [whole.request]
-        return any(find_unmet(self.fleet.fitter, request) is not None for request in requests)
+        return any(find_unmet(self.fleet.fitter, request, whole.fields) is not None for request in requests)
 
     def refuse_hopeless(self, ask: Ask) -> Refusal | None:
         """Why waiting cannot help, as the scheduler wrote it or would write it; None: waiting may help."""
@@ -301,6 +305,9 @@ async def _read_view(
     """Read the lists into a state. `gang_kinds`: kinds of externally created gangs among them."""
     found = dict(await asyncio.gather(*(each.read(client) for each in lists)))
     view = empty_view()
+    view.state.claim_names.is_watched = any(
+        each.kind is resources.RESOURCE_CLAIM and not each.problem for each in lists
+    )
     _feed_state(view.state, found, gang_kinds)
     return replace(
         view,

@@ -15,7 +15,7 @@ import pytest
 from tests.support.clusters.bed import kgwe
 from tests.support.clusters.pods import gang
 
-from kgwe.apps.whatif import explain, words
+from kgwe.apps.whatif import explain, subject, words
 from kgwe.cluster import offline
 from kgwe.kube.api import resources
 
@@ -128,16 +128,61 @@ CAUSES = (
     Cause(
         "gpu-share",
         {"gpuRequirements": {"share": 0.5}},
-        "TooLarge",
+        "NotOffered",
         "No node offers shares of 1/2 GPU",
         "Set share to 0.25",
     ),
     Cause(
         "mig-slice",
         {"gpuRequirements": {"mig": {"profile": "3g.40gb", "count": 1}}},
-        "TooLarge",
+        "NotOffered",
         "No GPU has a 3g.40gb slice",
         "MIGStrategy",
+    ),
+    Cause(
+        "mig-profile",
+        {"gpuRequirements": {"mig": {"profile": "9g.99gb", "count": 1}}},
+        "NotOffered",
+        "No GPU model here has MIG profile 9g.99gb (nearest profiles: 7g.80gb, ",
+        "Set mig.profile to one of these, such as 7g.80gb",
+    ),
+    Cause(
+        "400-gpus",
+        gpus(400, **ON_H100),
+        "TooLarge",
+        "400 GPUs are requested; nodes with GPU model H100 have 32, 8 of them free.",
+        "Will not start by waiting",
+    ),
+    Cause(
+        "two-containers",
+        gpus()
+        | {
+            "podTemplate": {
+                "spec": {
+                    "containers": [
+                        {"name": name, "image": "example.com/train:1", "resources": {"requests": {"cpu": "40"}}}
+                        for name in ("main", "loader")
+                    ]
+                }
+            }
+        },
+        "TooLarge",
+        "Each pod requests 80 cores (all containers together); the largest node that matches has 64 cores.",
+        "Request 64 cores or less",
+    ),
+    Cause(
+        "resource-claim",
+        gpus() | pod(resourceClaims=[{"name": "net", "resourceClaimName": "fast-nic"}]),
+        "ResourceClaimNotFound",
+        "ResourceClaim fast-nic does not exist in namespace default. Create it, or change resourceClaims",
+        "ResourceClaim fast-nic does not exist",
+    ),
+    Cause(
+        "high-priority",
+        {**gpus(8, **ON_H100), "priority": 1_000_000},
+        "InsufficientGPU",
+        "insufficient GPUs",
+        "spec.priority 1000000 counts as 10000: a priority above the limit",
     ),
     Cause(
         "spot-required",
@@ -151,7 +196,7 @@ CAUSES = (
         {**gpus(4, gpuModel="L40S", topology={"minBandwidthGBps": 500}), "gpusPerPod": 4},
         "TopologyNotMet",
         "No node has 4 GPUs connected with at least 500 GB/s",
-        "Lower topology.minBandwidthGBps",
+        "minBandwidthGBps",
     ),
     Cause(
         "nvlink",
@@ -175,6 +220,34 @@ CAUSES = (
         "leaf",
     ),
 )
+
+
+#: pods that are created at their place and do not start there
+PLACED: dict[str, dict[str, Any]] = {
+    "other-scheduler": pod(schedulerName="volcano"),
+    "pod-affinity": pod(
+        affinity={
+            "podAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "database"}}}
+                ]
+            }
+        }
+    ),
+    "extended-resource": {
+        "podTemplate": {
+            "spec": {
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "example.com/train:1",
+                        "resources": {"limits": {"example.com/nic": "1"}, "requests": {"example.com/nic": "1"}},
+                    }
+                ]
+            }
+        }
+    },
+}
 
 
 async def fleet(bed: Bed) -> None:
@@ -241,22 +314,48 @@ async def test_every_cause_is_named_with_what_to_do(live: Live) -> None:
             )
         ),
     }
+    for name, spec in PLACED.items():
+        extra[name] = await bed.submit(kgwe(name, **gpus(), **spec))
+    await bed.submit(kgwe("suspended", suspend=True, **gpus()))
+    await live.pod("big-pod", 16)
     for number in range(2):
         await live.pod(f"trainer-{number}", 1, annotations=gang("trainer", 4))
     texts: dict[str, tuple[str, str]] = {}
     for workload in made.values():
         await bed.until(functools.partial(is_refused, bed, workload))
-    for name, word in (("quota-of-namespace", "exceeded quota"), ("claim-missing", "Create it")):
+    for name, word in (
+        ("quota-of-namespace", "exceeded quota"),
+        ("claim-missing", "Create it"),
+        ("other-scheduler", "volcano"),
+        ("pod-affinity", "podAffinity"),
+        ("extended-resource", "example.com/nic"),
+    ):
         await bed.until(functools.partial(mentions, bed, extra[name], word))
     seen = await offline.read(bed.client)
     for name, workload in (made | extra).items():
         condition = scheduled(bed, workload)
-        found = explain.explain(seen, explain.find(seen, name, workload.metadata.namespace))
+        found = explain.explain(seen, subject.find(seen, name, workload.metadata.namespace))
         texts[name] = f"{condition.reason}: {bed.now(workload).status.message}", words.text(found)
-    told = explain.explain(seen, explain.find(seen, "trainer-0", "default"))
-    texts["incomplete-gang"] = told.summary, words.text(told)
+    for name, cause in (("trainer-0", "incomplete-gang"), ("big-pod", "big-pod"), ("suspended", "suspended")):
+        told = explain.explain(seen, subject.find(seen, name, "default"))
+        texts[cause] = told.summary, words.text(told)
+    texts["labels-of-no-node"] = await miss_labels(bed)
     report(texts)
     check(texts)
+
+
+async def miss_labels(bed: Bed) -> tuple[str, str]:
+    """A SchedulerConfig names labels that no node has: the message of a workload that must stay in one leaf."""
+    levels = [{"name": "leaf", "labels": ["example.com/rack"]}]
+    config = {"metadata": {"name": "default"}, "spec": {"topology": {"levels": levels}}}
+    await bed.client.create(resources.SCHEDULER_CONFIG, config)
+    requirements = gpus(16, topology={"requiredLevel": "leaf"}, **ON_H100)
+    workload = await bed.submit(kgwe("labels-of-no-node", **requirements, gpusPerPod=8))
+    await bed.until(functools.partial(mentions, bed, workload, "example.com/rack"))
+    seen = await offline.read(bed.client)
+    told = explain.explain(seen, subject.find(seen, "labels-of-no-node", "default"))
+    await bed.client.delete(resources.SCHEDULER_CONFIG, "default")
+    return f"{scheduled(bed, workload).reason}: {bed.now(workload).status.message}", words.text(told)
 
 
 def check(texts: dict[str, tuple[str, str]]) -> None:
@@ -273,6 +372,14 @@ def check(texts: dict[str, tuple[str, str]]) -> None:
     for name, problem in (
         ("quota-of-namespace", "Job created 0 of 1 pod: exceeded quota: "),
         ("claim-missing", "PersistentVolumeClaim dataset does not exist in namespace default. Create it, or "),
+        (
+            "other-scheduler",
+            "o scheduler named volcano has picked up its pod. Remove schedulerName from the pod template",
+        ),
+        ("pod-affinity", "didn't match pod affinity rules. Change podAffinity, or start the pods that it names"),
+        ("extended-resource", "insufficient example.com/nic. Request less example.com/nic, or select nodes"),
+        ("big-pod", "Each pod asks for 16 GPUs; the largest node has 8"),
+        ("suspended", "uspended"),
         ("incomplete-gang", "2 of 4 pods exist (kgwe.nvidia.io/gang-size: 4). Create the 2 missing pods, or lower "),
     ):
         headline = texts[name][1].splitlines()[0]

@@ -9,7 +9,7 @@ from tests.support.clusters.bed import condition, kgwe, warp
 from tests.support.clusters.broken import break_nodes, gang, racks, running, until_metric
 from tests.support.patience import PATIENCE_S
 
-from kgwe.apps.whatif.explain import LISTED
+from kgwe.apps.whatif.subject import LISTED
 from kgwe.local.fleet import faults
 from kgwe.local.toolchain import binaries
 

@@ -229,6 +229,6 @@ async def test_a_priority_that_nobody_allowed_stops_no_other_work(bed: Bed):
     greedy = await bed.submit(kgwe("greedy", 8, priority=1_000_000))
     await bed.until_phase(greedy, "Pending")
 
-    assert "spec.priority 1000000 is capped to 10000" in await until_event(bed, greedy, "PriorityLimited")
+    assert "spec.priority 1000000 counts as 10000" in await until_event(bed, greedy, "PriorityLimited")
     assert jobs(bed, first) == kept
     assert await replica.metric("kgwe_preemptions_total") == 0

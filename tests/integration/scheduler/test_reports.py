@@ -12,7 +12,7 @@ from tests.support.clusters.broken import break_nodes, gang, racks, running, unt
 from tests.support.clusters.waits import events_on, until
 
 from kgwe import errors
-from kgwe.apps.whatif import explain
+from kgwe.apps.whatif import explain, subject
 from kgwe.cluster import offline
 from kgwe.kube.api import resources
 from kgwe.kube.client import manifests
@@ -59,7 +59,7 @@ async def test_a_config_that_names_absent_labels_says_so(bed: Bed, settings: Cal
     assert "the labels of preset topograph are there" in said.message
     await until(lambda: events_on(bed, "default", "LabelNotFound"))
     seen = await offline.read(bed.client)
-    told = explain.explain(seen, explain.find(seen, "w", "default"))
+    told = explain.explain(seen, subject.find(seen, "w", "default"))
     assert any("label example.com/rack is on 0 of 2 nodes" in problem for problem in told.problems)
     assert bed.phase(workload) == "Running"
 

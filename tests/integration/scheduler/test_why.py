@@ -10,7 +10,7 @@ from tests.support.clusters import commands
 from tests.support.clusters.bed import kgwe, warp
 
 from kgwe import errors
-from kgwe.apps.whatif import explain, words
+from kgwe.apps.whatif import explain, subject, words
 from kgwe.apps.whatif.scenario import Scenario
 from kgwe.cluster import offline
 from kgwe.kube.api import resources
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 ON_N1 = {"nodeSelector": {"kubernetes.io/hostname": "n1"}}
 
 
-async def told(bed: Bed, name: str, kind: explain.Kind | None = None) -> Explanation:
+async def told(bed: Bed, name: str, kind: subject.Kind | None = None) -> Explanation:
     seen = await offline.read(bed.client)
-    return explain.explain(seen, explain.find(seen, name, "default", kind))
+    return explain.explain(seen, subject.find(seen, name, "default", kind))
 
 
 async def command(bed: Bed, *arguments: str) -> tuple[int, str, str]:
@@ -115,7 +115,7 @@ async def test_a_name_of_both_kinds_is_asked_back(bed: Bed):
     await bed.submit(warp("twin", 1))
     seen = await offline.read(bed.client)
     with pytest.raises(errors.Permanent, match=r"gpuworkload\.gpu\.warp\.dev/twin or gpuworkload\.kgwe"):
-        explain.find(seen, "twin", "default")
+        subject.find(seen, "twin", "default")
     for prefix, kind in (("gw", "kgwe.nvidia.io"), ("gpuworkload.gpu.warp.dev", "gpu.warp.dev")):
         code, out, err = await command(bed, "explain", f"{prefix}/twin")
         assert (code, err) == (0, "")
@@ -126,11 +126,11 @@ async def test_what_is_not_there_is_answered_with_what_is(bed: Bed):
     await bed.submit(kgwe("llm-training", 1))
     seen = await offline.read(bed.client)
     with pytest.raises(errors.NotFound, match="did you mean llm-training"):
-        explain.find(seen, "llm-trainin", "default")
+        subject.find(seen, "llm-trainin", "default")
     with pytest.raises(errors.NotFound, match="add -n default"):
-        explain.find(seen, "llm-training", "kube-system")
+        subject.find(seen, "llm-training", "kube-system")
     with pytest.raises(errors.NotFound, match="kubectl get"):
-        explain.find(seen, "xyz", "default")
+        subject.find(seen, "xyz", "default")
 
 
 async def test_the_command_prints_text_json_and_yaml(bed: Bed):

@@ -9,7 +9,7 @@ from tests.support.clusters import commands
 from tests.support.clusters.bed import kgwe
 
 from kgwe.apps.scheduler.recording.files import files
-from kgwe.apps.whatif import explain
+from kgwe.apps.whatif import explain, subject
 from kgwe.cluster import offline
 from kgwe.kube.api import resources
 from kgwe.records import decisions as journal
@@ -29,7 +29,7 @@ GANG = {"kgwe.nvidia.io/gang": "train", "kgwe.nvidia.io/gang-size": "2"}
 
 async def told(bed: Bed, name: str) -> Explanation:
     seen = await offline.read(bed.client)
-    return explain.explain(seen, explain.find(seen, name, "default"))
+    return explain.explain(seen, subject.find(seen, name, "default"))
 
 
 async def test_pods_of_gangs_and_of_nobody_are_explained(live: Live):

@@ -1,4 +1,4 @@
-"""A workload whose PriorityClass does not exist waits and says so: its Job could create no pods."""
+"""A workload whose PriorityClass or ResourceClaim does not exist waits and says so: its pods could not start."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import scheduler_policy
 from kgwe.kube.api import resources
 from kgwe.kube.api.meta import ObjectMeta
+from kgwe.kube.api.resource import ResourceClaim
 from kgwe.kube.api.scheduling import PriorityClass
 
 WORDS = "PriorityClass urgent does not exist. Create it, or change priorityClassName."
@@ -38,9 +39,10 @@ class Client:
         return SimpleNamespace(metadata=ObjectMeta(resourceVersion="1"))
 
 
-def workload(priority: int = 0) -> Any:
+def workload(priority: int = 0, **pod: Any) -> Any:
     meta = {"name": "w", "namespace": "team", "uid": UID, "generation": 1, "resourceVersion": "1"}
-    template = {"spec": {"priorityClassName": "urgent", "containers": [{"name": "main", "image": "i"}]}}
+    pod = pod or {"priorityClassName": "urgent"}
+    template = {"spec": {**pod, "containers": [{"name": "main", "image": "i"}]}}
     spec = {"gpuRequirements": {"count": 4}, "podTemplate": template, "priority": priority}
     return make(resources.GPU_WORKLOAD.type, {"metadata": meta, "spec": spec})
 
@@ -97,6 +99,33 @@ async def test_it_is_pending_and_holds_nothing_until_the_class_is_there(bed, sta
     assert bed.client.status["conditions"][0]["reason"] == "PriorityClassNotFound"
     assert bed.planner.waiting_ask(UID) is None
     state.on_priority_class(the_class("urgent"))
+    await bed.look()
+    assert bed.planner.waiting_ask(UID)
+
+
+async def test_a_missing_resource_claim_is_named_and_no_place_is_taken(bed, state):
+    state.claim_names.is_watched = True
+    state.on_kgwe(added(workload(resourceClaims=[{"name": "net", "resourceClaimName": "fast-nic"}])))
+    await bed.look()
+    assert bed.client.status["message"] == (
+        "ResourceClaim fast-nic does not exist in namespace team. Create it, or change resourceClaims of the pod"
+        " template."
+    )
+    assert bed.client.status["conditions"][0]["reason"] == "ResourceClaimNotFound"
+    assert bed.planner.waiting_ask(UID) is None
+    touched: list[Any] = []
+    state.announcer.workload_touched = touched.append
+    claim = ResourceClaim(ObjectMeta(name="fast-nic", namespace="team", uid="c"))
+    state.on_claim(added(claim))
+    assert touched == [state.keys[UID]]
+    await bed.look()
+    assert bed.planner.waiting_ask(UID)
+    state.on_claim(removed(claim))
+    assert len(touched) == 2
+
+
+async def test_where_claims_are_not_served_nothing_is_said_of_them(bed, state):
+    state.on_kgwe(added(workload(resourceClaims=[{"name": "net", "resourceClaimName": "fast-nic"}])))
     await bed.look()
     assert bed.planner.waiting_ask(UID)
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kgwe import errors
-from kgwe.apps.whatif import explain, words
+from kgwe.apps.whatif import parts, subject, words
 from kgwe.apps.whatif.explanation import Best, Change, Explanation, Holder, NodeCount, Turn, Waiting, Word
 from kgwe.cluster import offline
 from kgwe.cluster.workload.workload import from_kgwe
@@ -52,21 +52,21 @@ def seen() -> offline.View:
 def test_a_user_without_rights_is_told_so_and_each_missing_right_once(seen: offline.View) -> None:
     seen.hidden = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD, resources.JOB, resources.POD)
     with pytest.raises(Forbidden) as told:
-        explain.find(seen, "too-large", "default", "workload", "kgwe.nvidia.io")
+        subject.find(seen, "too-large", "default", "workload", "kgwe.nvidia.io")
     assert str(told.value) == (
         "You may not read GPUWorkloads in namespace default. Rights to list that you lack:"
         " gpuworkloads.kgwe.nvidia.io, gpuworkloads.gpu.warp.dev, jobs.batch, pods"
     )
     with pytest.raises(Forbidden, match="You may not read GPUWorkloads or pods in namespace default"):
-        explain.find(seen, "too-large", "default")
+        subject.find(seen, "too-large", "default")
 
 
 def test_what_is_not_there_is_not_found_where_one_of_the_kinds_could_be_listed(seen: offline.View) -> None:
     seen.hidden, seen.listed = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD), (resources.POD,)
     with pytest.raises(errors.NotFound, match="no GPUWorkload or pod named 'x'"):
-        explain.find(seen, "x", "default")
+        subject.find(seen, "x", "default")
     with pytest.raises(Forbidden):
-        explain.find(seen, "x", "default", "workload")
+        subject.find(seen, "x", "default", "workload")
 
 
 def test_an_explanation_leads_with_the_problem_then_the_nearest_node_then_what_would_help() -> None:
@@ -148,7 +148,7 @@ def test_advice_of_the_optimizer_is_told_with_the_conditions():
         "status": {"optimization": found},
     }
     workload = from_kgwe(msgspec.convert(body, resources.GPU_WORKLOAD.type))
-    (word,) = explain.words_of_advice(workload)
+    (word,) = parts.words_of_advice(workload)
     assert (word.type, word.reason, word.message, word.since) == (
         "GPUUnderused",
         "Idle",

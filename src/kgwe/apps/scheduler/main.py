@@ -159,6 +159,7 @@ class Scheduler:
         """Watch the devices of DRA drivers and their allocations, if the cluster serves these kinds."""
         if len(await dialects.find_served(self.client, _DRA_KINDS)) == len(_DRA_KINDS):
             listeners = self.state.listeners()
+            self.state.claim_names.is_watched = True
             for kind in _DRA_KINDS:
                 informer: Informer[Any] = Informer(self.client, kind)
                 informer.on_change(listeners[kind])

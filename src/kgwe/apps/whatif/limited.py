@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.whatif import explain, words
+from kgwe.apps.whatif import gang_explanation, parts, run_explanation, words
 from kgwe.apps.whatif.explanation import Explanation, Happened, Placed, Seat
 from kgwe.cluster.offline import is_gpu_pod
 from kgwe.cluster.workload import metadata_keys
@@ -93,9 +93,9 @@ def _workload(view: View, workload: Workload) -> Explanation:
         state="Suspended" if workload.suspend and not workload.finished else status.phase or "Waiting",
         summary=_summary(workload, sum(pod.status.phase == "Running" for pod in pods), run.pods if run else 0),
         asked=_describe_ask(view, workload),
-        placed=explain.status_placed(workload) or _read_place(workload),
+        placed=run_explanation.status_placed(workload) or _read_place(workload),
         estimated_start=status.estimate,
-        said=tuple(explain.words_of(status.conditions)),
+        said=tuple(parts.words_of(status.conditions)),
         problems=tuple(_troubles(status.conditions)),
     )
     if meta.deletionTimestamp is not None:
@@ -106,10 +106,10 @@ def _workload(view: View, workload: Workload) -> Explanation:
 def _summary(workload: Workload, running: int, pods: int) -> str:
     status = workload.status
     if workload.finished:
-        return explain.describe_end(workload)
+        return run_explanation.describe_end(workload)
     if workload.suspend:
         stopping = f"{running} of {pods} pods are stopping: suspended"
-        return stopping if pods else explain.describe_suspended(workload, None)
+        return stopping if pods else run_explanation.describe_suspended(workload, None)
     if status.node:
         where = status.nodes or status.node
         return f"{running} of {pods} pods running on {where}" if running else f"placed on {where}"
@@ -143,8 +143,8 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
         name=meta.name,
         state=pod.status.phase or "Pending",
         summary=_pod_summary(pod, scheduled),
-        said=tuple(explain.words_of(scheduled)),
-        gang=explain.gang_of(view, view.gangs.owner_of(meta.uid)),
+        said=tuple(parts.words_of(scheduled)),
+        gang=gang_explanation.gang_of(view, view.gangs.owner_of(meta.uid)),
     )
     workload = view.state.find_workload(meta.labels.get(metadata_keys.UID_LABEL, ""))
     if workload is None:

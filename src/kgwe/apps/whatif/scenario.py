@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.whatif import explain, manifests
+from kgwe.apps.whatif import manifests, parts, subject, waiting_explanation
 from kgwe.apps.whatif.explanation import Explanation, Gpus, WhatIf
 from kgwe.cluster.workload.owner import owner_of_holder
 from kgwe.cluster.workload.unpinned import strip_placement
@@ -73,7 +73,7 @@ class Scenario:
         """Whose a holder is: a pod's workload or gang, or the owner of a seat."""
         pod = self.view.state.pods.get(key)
         if pod is not None:
-            return explain.owner_of(self.view, pod)
+            return subject.owner_of(self.view, pod)
         return owner_of_holder(key)
 
     # --- work -------------------------------------------------------------------------------------------
@@ -145,19 +145,19 @@ class Scenario:
         if owner in view.problems:
             return msgspec.structs.replace(base, summary=f"would wait. {view.problems[owner]}")
         ask = self._apply_levels(view.asks[owner])
-        turn = explain.turn(view, owner)
-        base = msgspec.structs.replace(base, asked=explain.describe_ask(view, ask), turn=turn)
+        turn = waiting_explanation.turn(view, owner)
+        base = msgspec.structs.replace(base, asked=waiting_explanation.describe_ask(view, ask), turn=turn)
         found = view.check_allowed(ask) or planned(view.fleet, ask, evictable=view.list_evictable())
         if isinstance(found, Refusal):
-            return _would_wait(base, found.message, explain.describe_refusal(found))
+            return _would_wait(base, found.message, waiting_explanation.describe_refusal(found))
         if not isinstance(found, Plan):
-            return _would_wait(base, end_sentence(found.binding), explain.describe_why(found))
+            return _would_wait(base, end_sentence(found.binding), waiting_explanation.describe_why(found))
         view.state.ledger.commit_plan(
             owner, _list_amounts(found), found.grants, [seat.node for seat in found.seats], extend=True
         )
         where = list_names(found.nodes, 4)
         return msgspec.structs.replace(
-            base, state="WouldStart", summary=f"would start on {where}", would_go=explain.describe_plan(view, found)
+            base, state="WouldStart", summary=f"would start on {where}", would_go=parts.describe_plan(view, found)
         )
 
     def _apply_levels(self, ask: Ask) -> Ask:

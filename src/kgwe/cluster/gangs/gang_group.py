@@ -10,6 +10,7 @@ from kgwe.cluster.workload.owner import Replacement
 from kgwe.cluster.workload.unpinned import strip_placement
 from kgwe.kube import dialects
 from kgwe.kube.dialects import member_presence as presence
+from kgwe.kube.translate import podrequest
 from kgwe.model.units.phrasing import format_count
 from kgwe.placement.disruption.partial_gang import PartialGang, PartialMember, gang_of_missing
 from kgwe.placement.gang.request import GangRequest
@@ -136,6 +137,7 @@ def ask_for(owner: str, group: Group, found: Gang, tree: Tree) -> Ask:
         since=group.since,
         namespace=group.key.namespace,
         name=group.key.title,
+        fields=podrequest.FIELDS,
     )
 
 

@@ -66,6 +66,7 @@ def ask_for(owner: str, group: Group, pod: core.Pod, found: PodRequest) -> Ask:
         since=group.since,
         namespace=group.key.namespace,
         name=pod.metadata.name,
+        fields=podrequest.FIELDS,
     )
 
 

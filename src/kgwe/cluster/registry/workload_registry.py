@@ -48,6 +48,10 @@ class WorkloadRegistry:
             self.priority_classes[name] = value
         return [each for each in self.by_key.values() if each.priority_class == name]
 
+    def list_claiming(self, claim: str) -> list[Workload]:
+        """Workloads whose pods use the ResourceClaim of that key."""
+        return [each for each in self.by_key.values() if claim in each.claim_keys]
+
     def list_active(self) -> Iterator[tuple[str, str]]:
         """(namespace, workload type) of every workload that has not finished."""
         for workload in self.by_key.values():

@@ -14,6 +14,7 @@ from kgwe.cluster.gangs.gang_table import GangTable
 from kgwe.cluster.gangs.group_objects import GroupObjects
 from kgwe.cluster.gangs.plain_pods import PlainPods
 from kgwe.cluster.registry.announcer import Announcer, ClusterListener, ignore
+from kgwe.cluster.registry.claim_names import ClaimNames
 from kgwe.cluster.registry.dra_allocations import DraAllocations
 from kgwe.cluster.registry.fleet_state import FleetState
 from kgwe.cluster.registry.nominations import Nominations
@@ -90,6 +91,7 @@ class ClusterState:
         self.workload_registry = WorkloadRegistry(self.fleet_state)
         self.workloads, self.keys = self.workload_registry.by_key, self.workload_registry.keys
         self.priority_classes = self.workload_registry.priority_classes
+        self.claim_names = ClaimNames()
         self.budgets: dict[str, policy.PodDisruptionBudget] = {}
         gang_table = GangTable()
         self._claims = DraAllocations(self.fleet_state, self.pod_index, self.run_table)
@@ -191,6 +193,9 @@ class ClusterState:
 
     def on_claim(self, change: Change[ResourceClaim]) -> None:
         self.booking.book_all(self._claims.update_claim(change))
+        if self.claim_names.update(change):
+            for workload in self.workload_registry.list_claiming(change.key):
+                self.announcer.workload_touched(workload.key)
 
     def on_budget(self, change: Change[policy.PodDisruptionBudget]) -> None:
         self.budgets.pop(change.key, None)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kgwe.cluster.workload import placement_annotations, scheduler_policy
+from kgwe.cluster.state import prerequisites, refusal_text
+from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.model.units.phrasing import format_count, list_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.cluster.workload.runs import Run
@@ -31,9 +31,8 @@ NO_ROOM_TO_SCALE: Final = "NoRoomToScale"
 NOT_SCHEDULED: Final = "NotScheduled"
 PODS_NOT_CREATED: Final = "PodsNotCreated"
 
-# Of kube-scheduler's messages: a cause that no other node cures, and an ending that it repeats.
-_CLAIM_MISSING: Final = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
-_REPEATED: Final = re.compile(r"(not found)\. not found\.?$")
+#: the scheduler of pods that name none
+DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
 @dataclass(frozen=True)
@@ -93,20 +92,33 @@ def find_unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mappi
             node = run.seats[number].node if 0 <= number < len(run.seats) else ""
             return describe_refusal(said.message, node, run.meta.namespace)
     if waiting:
-        gated = any(placement_annotations.is_gated(pod) for pod in waiting)
-        text = (
-            "its pods are gated until they are assigned"
-            if gated
-            else "no scheduler picked up its pod; check spec.schedulerName"
-        )
-        return Unplaced(NOT_SCHEDULED, text)
+        return _describe_unscheduled(state, workload, waiting)
     if run.made >= run.pods or len(pods) + len(run.done) >= run.pods:
         return None  # its pods exist or existed; the watch of pods is a little behind
-    if missing := scheduler_policy.missing_class(workload, state.priority_classes):
-        return Unplaced(PODS_NOT_CREATED, missing, is_certain=True)
+    if missing := prerequisites.find_missing(state, workload):
+        return Unplaced(PODS_NOT_CREATED, missing.message, is_certain=True)
     kind, name = run.resource.kind, run.meta.name
     advice = f"`kubectl describe {run.resource.full_name} {name} -n {run.meta.namespace}` shows what prevents it"
     return Unplaced(PODS_NOT_CREATED, f"{kind} created {run.made} of {format_count(run.pods, 'pod')}; {advice}")
+
+
+def _describe_unscheduled(state: ClusterState, workload: Workload, waiting: Sequence[core.Pod]) -> Unplaced:
+    """No scheduler has said anything about pods of the run."""
+    if any(placement_annotations.is_gated(pod) for pod in waiting):
+        return Unplaced(NOT_SCHEDULED, "its pods are gated until they are assigned")
+    if missing := prerequisites.find_missing(state, workload):
+        return Unplaced(NOT_SCHEDULED, missing.message, is_certain=True)
+    pod = waiting[0]
+    if template := prerequisites.find_unused_template(pod):
+        text = f"no ResourceClaim was created from ResourceClaimTemplate {template}"
+        check = f"check that it exists in namespace {pod.metadata.namespace}"
+        return Unplaced(NOT_SCHEDULED, f"{text}; {check}")
+    name = pod.spec.schedulerName or DEFAULT_SCHEDULER
+    if name != DEFAULT_SCHEDULER:
+        text = f"no scheduler named {name} has picked up its pod"
+        fix = "Remove schedulerName from the pod template, or start that scheduler"
+        return Unplaced(NOT_SCHEDULED, f"{text}. {fix}", is_certain=True)
+    return Unplaced(NOT_SCHEDULED, "kube-scheduler has not picked up its pod; check that kube-scheduler runs")
 
 
 def describe_creation_error(run: Run, error: str) -> Unplaced:
@@ -117,10 +129,10 @@ def describe_creation_error(run: Run, error: str) -> Unplaced:
 
 def describe_refusal(message: str, node: str, namespace: str) -> Unplaced:
     """What kube-scheduler's message about a pod that it cannot place on its planned node means."""
-    if claim := _CLAIM_MISSING.search(message):
-        problem = f"PersistentVolumeClaim {claim[1]} does not exist in namespace {namespace}"
+    if claim := refusal_text.find_missing_volume(message):
+        problem = f"PersistentVolumeClaim {claim} does not exist in namespace {namespace}"
         return Unplaced(NOT_SCHEDULED, f"{problem}. Create it, or change the volumes of the pod", is_certain=True)
-    text = _REPEATED.sub(r"\1", message.partition(" preemption: ")[0]).rstrip(".")
+    text = refusal_text.extract_cause(message)
     rejected = f"kube-scheduler rejected node {node}: {text}" if node else text
     return Unplaced(NODE_REFUSED, rejected, frozenset({node} if node else ()))
 

@@ -9,6 +9,8 @@ COMPLETE, FAILED = "Complete", "Failed"
 DEGRADED = "Degraded"
 #: `spec.suspend` is set: it holds no GPUs and does not wait
 SUSPENDED = "Suspended"
+#: `spec.priority` is above what the workload may have, and counts as less
+PRIORITY_LIMITED = "PriorityLimited"
 
 Trouble = tuple[str, str]
 """(reason, message): why a workload that has its place is not whole."""

@@ -64,12 +64,13 @@ def priority_note(workload: Workload) -> str:
     """A message about a priority that was limited; empty: it was not."""
     if workload.priority >= workload.asked_priority:
         return ""
-    counts = f"spec.priority {workload.asked_priority} is capped to {workload.priority}"
+    counts = f"spec.priority {workload.asked_priority} counts as {workload.priority}"
+    limit = f"maxUnprivilegedPriority of the SchedulerConfig, {_DEFAULTS.maxUnprivilegedPriority} by default"
     if workload.kind is WARP:
-        return f"{counts} (maxUnprivilegedPriority of the SchedulerConfig)"
+        return f"{counts}, the highest priority that is allowed ({limit})"
     return (
-        f"{counts}: a priority above maxUnprivilegedPriority of the SchedulerConfig needs a PriorityClass of at least"
-        " that value in podTemplate.spec.priorityClassName"
+        f"{counts}: a priority above the limit ({limit}) needs a PriorityClass of at least that value in"
+        " podTemplate.spec.priorityClassName"
     )
 
 

@@ -170,6 +170,14 @@ class Workload:
         return (self.kind.resource.group, self.meta.key)
 
     @property
+    def claim_keys(self) -> tuple[str, ...]:
+        """Keys of the ResourceClaims that its pods use by name."""
+        spec = self.template.get("spec")
+        claims = spec.get("resourceClaims") if isinstance(spec, dict) else None
+        names = [each.get("resourceClaimName") for each in claims or () if isinstance(each, dict)]
+        return tuple(f"{self.meta.namespace}/{name}" for name in names if isinstance(name, str) and name)
+
+    @property
     def gpus(self) -> str:
         """The GPUs it asks for, for people: 8, 2×1g.10gb or 0.5."""
         if self.share:

@@ -32,6 +32,7 @@ from kgwe.model.devices import shares
 from kgwe.model.units import amounts as resources
 from kgwe.placement.fleet.constraints import Constraints
 from kgwe.placement.fleet.node import Gpus, Preference, Request, SpotPolicy, share_milli
+from kgwe.placement.planning.fields import Fields
 from kgwe.placement.pod.ranking import Strategy, parse_strategy
 
 if TYPE_CHECKING:
@@ -51,6 +52,20 @@ SHARE: Final = f"{_PREFIX}gpu-share"
 SPOT_POLICY: Final = f"{_PREFIX}spot-policy"
 SPOT_OK: Final = "gpu-autoscaler.io/spot-ok"
 PREEMPTIBLE: Final = f"{_PREFIX}preemptible"
+#: where a pod says what it asks for
+FIELDS: Final = Fields(
+    model=f"annotation {MODEL}",
+    architecture=f"annotation {ARCHITECTURE}",
+    min_memory=f"annotation {MIN_MEMORY}",
+    preference=f"annotation {PREFERENCE}",
+    min_bandwidth=f"annotation {MIN_BANDWIDTH}",
+    share=f"annotation {SHARE}",
+    profile="the requested resource",
+    spot_policy=f"annotation {SPOT_POLICY}",
+    hardware=f"annotation {_PREFIX}hardware",
+    template="the pod",
+    is_pod=True,
+)
 # Gigabytes, or gigabytes per second: more than any card has, and few enough for every array they are compared with.
 _LARGEST_NUMBER: Final = 10**6
 # All annotations that are read here.

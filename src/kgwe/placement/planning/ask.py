@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kgwe.placement.gang.request import NONE_FOLLOW, Following, Hardware
+from kgwe.placement.planning.fields import WORKLOAD_FIELDS, Fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,6 +66,8 @@ class Ask:
     hint: Mapping[str, float] = field(default_factory=dict, compare=False)
     #: gangs whose turn comes later; not part of the request
     following: Following = field(default=NONE_FOLLOW, compare=False)
+    #: names of the fields it was written in, for advice what to change; not part of the request
+    fields: Fields = field(default=WORKLOAD_FIELDS, compare=False)
 
     def sort_key(self) -> tuple[int, str, str]:
         """Queue order: higher priority, then older, then by owner so that the order is total."""
@@ -76,7 +79,7 @@ class Ask:
         first = None if self.first is None else replace(self.first, name="", priority=0)
         return replace(
             self, owner="", since="", namespace="", name="", priority=0, preemptible=False, expected_s=None,
-            first_claim=False, amounts={}, gang=gang, first=first, hint={}, following=NONE_FOLLOW,
+            first_claim=False, amounts={}, gang=gang, first=first, hint={}, following=NONE_FOLLOW, fields=WORKLOAD_FIELDS,
         )  # fmt: skip
 
     def __hash__(self) -> int:

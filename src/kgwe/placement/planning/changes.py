@@ -25,6 +25,7 @@ from kgwe.placement.fleet.node import Preference, SpotPolicy
 from kgwe.placement.fleet.taints import Toleration
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import CLUSTER, Hardware
+from kgwe.placement.planning.fields import WORKLOAD_FIELDS, Fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,15 +75,19 @@ def describe_domain(level: str, domain: str) -> str:
 
 
 def find_changes(
-    search: GangSearch, gang: GangRequest, shortfall: Shortfall, evictable: Evictable | None
+    search: GangSearch,
+    gang: GangRequest,
+    shortfall: Shortfall,
+    evictable: Evictable | None,
+    fields: Fields = WORKLOAD_FIELDS,
 ) -> Iterator[Change]:
-    """All single changes that start the gang; the snapshot is left as it was."""
+    """All single changes that start the gang; the snapshot is left as it was. `fields`: names of what to change."""
     tried = [
-        *_relax_constraints(gang),
-        *_models(search, gang),
-        *_spot(search, gang),
+        *_relax_constraints(gang, fields),
+        *_models(search, gang, fields),
+        *_spot(search, gang, fields),
         *_levels(search, gang),
-        *_reduce_replicas(gang, shortfall),
+        *_reduce_replicas(gang, shortfall, fields),
     ]
     done: set[ChangeKind] = set()
     for kind, text, asked in tried:
@@ -118,6 +123,7 @@ def _numbers(search: GangSearch, plan: GangPlan, shortfall: Shortfall) -> dict[s
     models = sorted({nodes[index[name]].shape.model for name in plan.nodes})
     return {
         "replicas": plan.replicas[shortfall.role],
+        "gpus": sum(seat.grant.gpus.bit_count() for seat in plan.seats),
         "models": join_words(models),
         "rate": _rate(plan),
         "where": describe_domain(plan.level, plan.domain),
@@ -132,7 +138,7 @@ def _rate(plan: GangPlan) -> str:
 _Tried = tuple[ChangeKind, str, "GangRequest"]
 
 
-def _relax_constraints(gang: GangRequest) -> Iterator[_Tried]:
+def _relax_constraints(gang: GangRequest, fields: Fields) -> Iterator[_Tried]:
     if gang.min_network_gb_per_s:
         text = f"require less than {gang.min_network_gb_per_s:g} GB/s between nodes (it would get: {{rate}})"
         yield ChangeKind.RELAX_NETWORK, text, dataclasses.replace(gang, min_network_gb_per_s=0.0)
@@ -149,30 +155,31 @@ def _relax_constraints(gang: GangRequest) -> Iterator[_Tried]:
         text = f"raise the limit of {join_words([name for name, most in limits.items() if most])}"
         lifted = dataclasses.replace(gang, max_nodes_per_leaf=0, max_gpus_per_leaf=0, max_pods_per_node=0)
         yield ChangeKind.RELAX_SPREAD, text, lifted
-    if fields := sorted({field for role in gang.roles for field in role.request.connection_fields}, reverse=True):
-        text = f"accept GPUs that are not connected as required ({', '.join(f'topology.{field}' for field in fields)})"
+    if used := sorted({field for role in gang.roles for field in role.request.connection_fields}, reverse=True):
+        text = f"accept GPUs that are not connected as required ({', '.join(fields.name_connections(tuple(used)))})"
         changed = gang.with_requests(preference=Preference.NONE, min_bandwidth_gbps=0.0)
         yield ChangeKind.RELAX_WIRING, text, changed
 
 
-def _models(search: GangSearch, gang: GangRequest) -> Iterator[_Tried]:
+def _models(search: GangSearch, gang: GangRequest, fields: Fields) -> Iterator[_Tried]:
     if any(role.request.model or role.request.architecture for role in gang.roles):
-        yield ChangeKind.OTHER_MODEL, "accept GPU model {models}", gang.with_requests(model="", architecture="")
+        text = f"accept GPU model {{models}} ({fields.model})"
+        yield ChangeKind.OTHER_MODEL, text, gang.with_requests(model="", architecture="")
     if gang.hardware is Hardware.SAME:
         changed = dataclasses.replace(gang, hardware=Hardware.PREFER_SAME)
         yield (
             ChangeKind.MIX_MODELS,
-            "mix GPU models {models} (hardware: PreferSame; the slowest GPU sets the pace)",
+            f"mix GPU models {{models}} ({fields.hardware}: PreferSame; the slowest GPU sets the pace)",
             changed,
         )
     if gang.hardware is not Hardware.ANY and len(search.fitter.snapshot.kinds.archs) > 1:
         changed = dataclasses.replace(gang, hardware=Hardware.ANY)
-        yield ChangeKind.MIX_MODELS, "mix CPU architectures (hardware: Any; uses {models})", changed
+        yield ChangeKind.MIX_MODELS, f"mix CPU architectures ({fields.hardware}: Any; uses {{models}})", changed
 
 
-def _spot(search: GangSearch, gang: GangRequest) -> Iterator[_Tried]:
+def _spot(search: GangSearch, gang: GangRequest, fields: Fields) -> Iterator[_Tried]:
     if any(role.request.spot is SpotPolicy.REQUIRE for role in gang.roles):
-        text = "allow nodes that are not spot (spotPolicy: Allow)"
+        text = f"allow nodes that are not spot ({fields.spot_policy}: Allow)"
         yield ChangeKind.ALLOW_ON_DEMAND, text, gang.with_requests(spot=SpotPolicy.ALLOW)
     taints = {taint for node in search.fitter.snapshot.nodes if node.spot for taint in node.taints}
     extra = tuple(Toleration(t.key, "Equal", t.value, t.effect) for t in sorted(taints, key=repr))
@@ -204,7 +211,7 @@ def _levels(search: GangSearch, gang: GangRequest) -> Iterator[_Tried]:
         yield ChangeKind.LOWER_LEVEL, text, dataclasses.replace(gang, required=level.name)
 
 
-def _reduce_replicas(gang: GangRequest, shortfall: Shortfall) -> Iterator[_Tried]:
+def _reduce_replicas(gang: GangRequest, shortfall: Shortfall, fields: Fields) -> Iterator[_Tried]:
     short = next(role for role in gang.roles if role.name == shortfall.role)
     if short.required_replicas > short.replica_step:
         fewer = dataclasses.replace(
@@ -212,7 +219,9 @@ def _reduce_replicas(gang: GangRequest, shortfall: Shortfall) -> Iterator[_Tried
         )
         roles = tuple(fewer if role is short else role for role in gang.roles)
         role = f" {shortfall.role}" if len(gang.roles) > 1 else ""
-        text = f"run {{replicas}}{role} pods instead of {shortfall.needed}"
+        is_counted = short.request.gpus.count and len(gang.roles) == 1 and not fields.is_pod
+        count = " (count: {gpus})" if is_counted else ""
+        text = f"run {{replicas}}{role} pods instead of {shortfall.needed}{count}"
         yield ChangeKind.FEWER_REPLICAS, text, dataclasses.replace(gang, roles=roles)
 
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from kgwe.model.units.phrasing import end_sentence, format_count, pluralize
 from kgwe.placement.disruption.preemption import Evictable
 from kgwe.placement.gang.request import CLUSTER
 from kgwe.placement.planning.changes import Change, ChangeKind, describe_domain, find_changes
+from kgwe.placement.planning.fields import WORKLOAD_FIELDS, Fields
 from kgwe.placement.planning.reasons import describe_gang, describe_node_counts
 from kgwe.placement.planning.unmet import find_unmet
-from kgwe.placement.pod.fit_status import SHORT_OF_GPUS, FitStatus
+from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -55,6 +58,21 @@ class GangReason(enum.StrEnum):
     """Each role would fit alone; no way was found to place them together, which is not a proof that there is none."""
 
 
+@dataclass(frozen=True, slots=True)
+class GpuSupply:
+    """Whole GPUs of the nodes that match a request."""
+
+    model: str
+    """The GPU model that was asked for; empty: any."""
+    total: int
+    free: int
+
+    def describe(self, wanted: int) -> str:
+        """`400 GPUs are requested; nodes with GPU model H100 have 256, 40 of them free`."""
+        nodes = f"nodes with GPU model {self.model}" if self.model else "nodes that match"
+        return f"{wanted} GPUs are requested; {nodes} have {self.total}, {self.free} of them free"
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """Why a gang cannot start now, and what would start it: the detail of a gang's refusal."""
@@ -80,6 +98,12 @@ class Diagnosis:
     """Nodes that do not take a pod of the role, by reason, for people."""
     unmet: Unmet | None = None
     """The requirement of a single pod that no node meets even when empty."""
+    supply: GpuSupply | None = None
+    """Whole GPUs that match the role; None: it asks for shares or slices."""
+    short_of_gpus: bool = True
+    """Whether GPUs are short; False: CPU, memory or pod slots are."""
+    fields: Fields = WORKLOAD_FIELDS
+    """Names of the fields to change."""
 
     @property
     def short(self) -> int:
@@ -107,11 +131,17 @@ class Diagnosis:
             return self.unmet.fix
         if not self.is_hopeless or self.changes:
             return ""
-        fewer = f"run at most {format_count(self.most_when_empty or 0, 'pod')}, " if self.most_when_empty else ""
+        fewer = f"run at most {self._describe_pods(self.most_when_empty)}, " if self.most_when_empty else ""
         required = self.gang.required
         wider = f"require a higher level than {required}" if required not in ("", CLUSTER) else "ask for less per pod"
         text = f"{fewer}{wider}, or add nodes"
         return text[:1].upper() + text[1:]
+
+    def _describe_pods(self, pods: int) -> str:
+        """`4 pods`, with the `count` of a GPUWorkload: `4 pods (count: 32)`."""
+        per_pod = self.gang.roles[0].request.gpus.count if len(self.gang.roles) == 1 else 0
+        count = f" (count: {pods * per_pod})" if per_pod and not self.fields.is_pod else ""
+        return f"{format_count(pods, 'pod')}{count}"
 
     def _describe_room(self) -> str:
         role = f" {self.role}" if len(self.gang.roles) > 1 else ""
@@ -148,6 +178,10 @@ class Diagnosis:
         return nodes if self.unmet is not None else f"{nodes} Best: {describe_domain(self.level, self.domain)} ({fit})."
 
     def _describe_limit(self) -> str:
+        role = next(role for role in self.gang.roles if role.name == self.role)
+        wanted = self.needed * role.request.gpus.count
+        if self.supply is not None and self.supply.total < wanted:
+            return f"{self.supply.describe(wanted)}."
         where = _name_level(self.gang.required or CLUSTER)
         return f"Even with nothing running, {where} holds {self.most_when_empty} of {self.needed} pods."
 
@@ -211,10 +245,14 @@ _BINDING: Final[Mapping[ChangeKind, GangReason]] = {
 
 
 def diagnose(
-    search: GangSearch, gang: GangRequest, shortfall: Shortfall, evictable: Evictable | None = None
+    search: GangSearch,
+    gang: GangRequest,
+    shortfall: Shortfall,
+    evictable: Evictable | None = None,
+    fields: Fields = WORKLOAD_FIELDS,
 ) -> Diagnosis:
     """Find out why a gang has no place; tries every change on the snapshot and leaves it as it was."""
-    changes = list(find_changes(search, gang, shortfall, evictable))
+    changes = list(find_changes(search, gang, shortfall, evictable, fields))
     request = next(role.request for role in gang.roles if role.name == shortfall.role)
     counts = Counter(search.fitter.check_nodes(request).tolist())
     reason = next((_BINDING[change.kind] for change in changes if change.kind in _BINDING), None)
@@ -236,8 +274,31 @@ def diagnose(
         proven=shortfall.proven,
         nodes=len(search.fitter.snapshot),
         node_counts=_describe_nodes(search, request, counts),
-        unmet=find_unmet(search.fitter, request),
+        unmet=find_unmet(search.fitter, request, fields),
+        supply=_count_supply(search, request),
+        short_of_gpus=_is_short_of_gpus(search, request, shortfall.needed),
+        fields=fields,
     )
+
+
+def _count_supply(search: GangSearch, request: Request) -> GpuSupply | None:
+    """Whole GPUs of all nodes that match but for the number of GPUs, CPU and memory."""
+    if not request.gpus.count:
+        return None
+    codes, snapshot = search.fitter.check_empty_nodes(request), search.fitter.snapshot
+    matching = np.flatnonzero((codes == FitStatus.FITS) | (codes >= FitStatus.TOO_FEW_GPUS)).tolist()
+    whole = [number for number in matching if not snapshot.nodes[number].shares_per_gpu]
+    total = sum(snapshot.nodes[number].usable.bit_count() for number in whole)
+    free = sum(int(snapshot.free[number]).bit_count() for number in whole)
+    return GpuSupply(request.model, total, free)
+
+
+def _is_short_of_gpus(search: GangSearch, request: Request, needed: int) -> bool:
+    """Whether the pods would not fit either if they asked for no CPU and no memory."""
+    if not (request.cpu_milli or request.memory_bytes):
+        return True
+    only_gpus = replace(request, cpu_milli=0, memory_bytes=0)
+    return int(search.fitter.count_pods(only_gpus).sum()) < needed
 
 
 def _describe_nodes(search: GangSearch, request: Request, counts: Counter[int]) -> str:
@@ -248,12 +309,12 @@ def _describe_nodes(search: GangSearch, request: Request, counts: Counter[int]) 
 
 def refuse_gang(found: Diagnosis) -> Refusal:
     """The refusal of a gang, with its diagnosis."""
-    if found.unmet is not None and found.unmet.status is FitStatus.WIRING:
-        code = Reason.TOPOLOGY_NOT_MET
+    if found.unmet is not None:
+        code = found.unmet.code
     elif found.is_hopeless:
         code = Reason.TOO_LARGE
     elif found.reason is GangReason.TOO_LITTLE_ROOM:
-        code = Reason.INSUFFICIENT_GPU if SHORT_OF_GPUS & set(found.statuses) else Reason.INSUFFICIENT_RESOURCES
+        code = Reason.INSUFFICIENT_GPU if found.short_of_gpus else Reason.INSUFFICIENT_RESOURCES
     else:
         code = Reason.TOPOLOGY_NOT_MET
     counts = {status.reason: count for status, count in found.statuses.items()}

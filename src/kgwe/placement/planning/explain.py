@@ -127,7 +127,7 @@ def explain(fleet: FleetView, ask: Ask, *, evictable: Evictable | None = None) -
         )
     if not isinstance(found.detail, Shortage):
         return Why(found, found.message.rstrip("."), None, (), {}, ())
-    unmet = find_unmet(fleet.fitter, whole.request)
+    unmet = find_unmet(fleet.fitter, whole.request, whole.fields)
     return Why(
         found,
         unmet.problem if unmet else _describe_shortage(fleet.fitter, whole.request, found.detail),
@@ -214,7 +214,7 @@ def _describe_nearest(ask: Ask, near: Shortage) -> Best:
 def _try_gang_changes(fleet: FleetView, ask: Ask, evictable: Evictable | None) -> Iterator[Change]:
     """The changes that are tried for gangs, for a gang of one pod."""
     try:
-        found = fleet.gangs.plan(planner.gang_request(ask), evictable=evictable)
+        found = fleet.gangs.plan(planner.gang_request(ask), evictable=evictable, fields=ask.fields)
     except errors.Permanent:
         return
     if isinstance(found, Refusal) and isinstance(found.detail, Diagnosis):

@@ -32,6 +32,7 @@ from kgwe.placement.gang.request import (
 from kgwe.placement.gang.search import GangSearch
 from kgwe.placement.planning import diagnosis
 from kgwe.placement.planning.diagnosis import Evictable
+from kgwe.placement.planning.fields import WORKLOAD_FIELDS, Fields
 from kgwe.placement.planning.reasons import describe_gang
 from kgwe.placement.refusal import Reason, Refusal
 
@@ -87,12 +88,20 @@ class GangPlanner:
         return self._search.weights
 
     def plan(
-        self, gang: GangRequest, *, evictable: Evictable | None = None, following: Following = NONE_FOLLOW
+        self,
+        gang: GangRequest,
+        *,
+        evictable: Evictable | None = None,
+        following: Following = NONE_FOLLOW,
+        fields: Fields = WORKLOAD_FIELDS,
     ) -> GangPlan | Refusal:
-        """All of the gang, or why not and what would help; `evictable`: running workloads that may be evicted."""
+        """All of the gang, or why not and what would help.
+
+        `evictable`: running workloads that may be evicted; `fields`: names of the fields to change.
+        """
         found = self._search.find(gang, following)
         if isinstance(found, Shortfall):
-            return diagnosis.refuse_gang(diagnosis.diagnose(self._search, gang, found, evictable))
+            return diagnosis.refuse_gang(diagnosis.diagnose(self._search, gang, found, evictable, fields))
         return found
 
     def try_plan(self, gang: GangRequest, following: Following = NONE_FOLLOW) -> GangPlan | Refusal:

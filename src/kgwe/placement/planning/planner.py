@@ -5,8 +5,8 @@ several by the gang planner.
 
     answer = make_plan(fleet, ask)
 
-Where the ask allows it, more GPUs than the largest node has are divided into the fewest equal pods. An ask is never
-divided because of its topology, its GPU model or another requirement: it then waits whole, with the reason.
+Where the ask allows it, more GPUs than the largest node of its GPU model has are divided into the fewest equal pods. An
+ask is never divided because of its topology or another requirement: it then waits whole, with the reason.
 """
 
 from __future__ import annotations
@@ -79,18 +79,19 @@ def make_plan(
 
 
 def divide_ask(fitter: Fitter, ask: Ask) -> Ask:
-    """The ask with its GPUs divided among the fewest equal pods; undivided if some node has that many GPUs.
+    """The ask with its GPUs divided among the fewest equal pods; undivided if a node of its model has that many GPUs.
 
     A node that lacks something other than GPUs counts too: a smaller pod must not evade the requirement. For the same
-    reason GPUs that must be connected are not divided into pods of one.
+    reason GPUs that must be connected are divided only if no node of any model has that many, and not into pods of one.
     """
     count = ask.request.gpus.count
     if not ask.divisible or not count:
         return ask
-    if count <= fitter.most_gpus:
+    connected = bool(ask.request.connection_fields)
+    most = fitter.most_gpus if connected else fitter.most_gpus_of(ask.request)
+    if count <= most:
         return replace(ask, divisible=False)
-    fewest = _PAIR if ask.request.connection_fields else 1
-    for per_pod in range(fitter.most_gpus, fewest - 1, -1):
+    for per_pod in range(most, _PAIR - 1 if connected else 0, -1):
         pods = count // per_pod
         if count % per_pod or not _divides_evenly(ask, pods):
             continue
@@ -238,7 +239,7 @@ def _plan_gang(fleet: FleetView, ask: Ask, evictable: Evictable | None, *, expla
         return build_gang_plan(ask, found)
     gang = gang_request(ask)
     if explain:
-        found = fleet.gangs.plan(gang, evictable=evictable, following=ask.following)
+        found = fleet.gangs.plan(gang, evictable=evictable, following=ask.following, fields=ask.fields)
     else:
         found = fleet.gangs.try_plan(gang, ask.following)
     if isinstance(found, GangPlan):

@@ -35,17 +35,19 @@ _EXCLUDED: Final = FitStatus.NOT_ALLOWED.reason
 
 def refuse_pod(fitter: Fitter, ask: Ask, found: Refusal) -> Refusal:
     """The engine's refusal of a single pod, with the cause as its code and a message for people."""
-    unmet = find_unmet(fitter, ask.request)
+    unmet = find_unmet(fitter, ask.request, ask.fields)
     return replace(found, code=_find_code(found, unmet), message=_describe_pod_refusal(fitter, ask, found, unmet))
 
 
 def _find_code(found: Refusal, unmet: Unmet | None) -> Reason:
+    if unmet is not None:
+        return unmet.code
     nearest = found.detail.verdict if isinstance(found.detail, Shortage) else None
-    if (nearest if unmet is None else unmet.status) is FitStatus.WIRING:
+    if nearest is FitStatus.WIRING:
         return Reason.TOPOLOGY_NOT_MET
-    if not found.possible:
-        return Reason.TOO_LARGE if FitStatus.TOO_FEW_GPUS.reason in found.counts else Reason.NO_MATCHING_NODE
-    return Reason.INSUFFICIENT_RESOURCES if _SHORT_OF_GPUS.isdisjoint(found.counts) else Reason.INSUFFICIENT_GPU
+    # The nearest node decides: other nodes may lack GPUs, too, but freeing GPUs there is not what it takes.
+    is_short = nearest in SHORT_OF_GPUS if nearest is not None else not _SHORT_OF_GPUS.isdisjoint(found.counts)
+    return Reason.INSUFFICIENT_GPU if is_short else Reason.INSUFFICIENT_RESOURCES
 
 
 def _describe_pod_refusal(fitter: Fitter, ask: Ask, found: Refusal, unmet: Unmet | None) -> str:

@@ -32,6 +32,8 @@ from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.request_tables import RequestTables, forget_oldest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from kgwe.model.gpu.mig import Placement
@@ -74,6 +76,7 @@ class Fitter:
         self._pods = np.array([node.pods for node in nodes], np.int32)
         self._share_milli = np.array([_offered_share_milli(node.shares_per_gpu) for node in nodes], np.int32)
         self._when_empty: dict[Request, Codes] = {}
+        self._most_by_kind: dict[Request, int] = {}
         most = max((shape.gpu_count for shape in snapshot.shapes), default=0)
         self._sets = RequestTables(self.tables, most_gpus=most)
 
@@ -203,6 +206,27 @@ class Fitter:
     def most_gpus(self) -> int:
         """Whole GPUs of the largest node, healthy or not."""
         return max((node.whole_gpus for node in self.snapshot.nodes), default=0)
+
+    def most_gpus_of(self, request: Request) -> int:
+        """Whole GPUs of the largest node with the GPU model and architecture of the request; of any, if none has."""
+        wanted = Request(Gpus(), model=request.model, architecture=request.architecture)
+        if wanted not in self._most_by_kind:
+            forget_oldest(self._most_by_kind, _KEPT)
+            self._most_by_kind[wanted] = self._find_most_gpus(wanted)
+        return self._most_by_kind[wanted]
+
+    def _find_most_gpus(self, wanted: Request) -> int:
+        if not (wanted.model or wanted.architecture):
+            return self.most_gpus
+        matching = np.flatnonzero(self.snapshot.match_shapes(wanted)[self.snapshot.shape]).tolist()
+        return max((self.snapshot.nodes[number].whole_gpus for number in matching), default=0) or self.most_gpus
+
+    def fastest_gb_per_s(self, request: Request, nodes: Sequence[int]) -> float:
+        """The highest ring bandwidth that GPUs of a request have on these nodes when empty; 0: none, or not known."""
+        at = np.array(nodes, np.intp)
+        rates = self.tables.gb_per_s(request.gpus.count, request.preference)[self._rows(self._usable[at], at)]
+        known = rates[np.isfinite(rates)]
+        return max(float(known.max(initial=0.0)), 0.0)
 
     @property
     def usual_shares(self) -> int:

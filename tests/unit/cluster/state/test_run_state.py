@@ -24,7 +24,7 @@ from kgwe.cluster.state import run_state
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload.runs import read_job
 from kgwe.cluster.workload.workload import Status
-from kgwe.kube.api.core import Condition, PodStatus
+from kgwe.kube.api.core import Condition, PodResourceClaim, PodStatus
 
 REFUSED = Condition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available")
 
@@ -111,7 +111,7 @@ class TestUnplaced:
         state.on_pod(added(waiting("p0", 0, gated=True)))
         assert "gated" in judge(state).message
         state.on_pod(added(waiting("p0", 0)))
-        assert "schedulerName" in judge(state).message
+        assert "kube-scheduler" in judge(state).message
         assert judge(state).reason == run_state.NOT_SCHEDULED
 
     def test_pods_that_are_not_there_are_missed_unless_the_job_has_made_them(self, state):
@@ -185,5 +185,54 @@ def test_a_missing_claim_is_no_fault_of_the_node():
 
 def test_a_refusal_has_no_remarks_on_preemption():
     found = run_state.describe_refusal("0/2 nodes are available: 2 Too many pods. preemption: none.", "n1", "team")
-    assert found.message == "kube-scheduler rejected node n1: 0/2 nodes are available: 2 Too many pods"
+    assert found.message == "kube-scheduler rejected node n1: Too many pods"
     assert found.avoid == {"n1"}
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        (
+            "1 node(s) didn't match pod affinity rules",
+            "didn't match pod affinity rules. Change podAffinity, or start the pods that it names",
+        ),
+        (
+            "1 Insufficient example.com/nic",
+            (
+                "insufficient example.com/nic. Request less example.com/nic, or select nodes that offer enough of it"
+                " (nodeSelector)"
+            ),
+        ),
+        ("1 Insufficient cpu", "Insufficient cpu"),
+    ],
+)
+def test_a_refusal_leaves_out_the_nodes_that_were_not_planned(own, expected):
+    others = "63 node(s) didn't match Pod's node affinity/selector"
+    for causes in (f"{own}, {others}", f"{others}, {own}"):
+        found = run_state.describe_refusal(f"0/64 nodes are available: {causes}. preemption: no.", "n1", "team")
+        assert found.message == f"kube-scheduler rejected node n1: {expected}"
+    alone = run_state.describe_refusal(f"0/64 nodes are available: {others}.", "n1", "team")
+    assert alone.message == f"kube-scheduler rejected node n1: 0/64 nodes are available: {others}"
+
+
+def test_a_scheduler_that_does_not_exist_is_named(state):
+    state.on_job(added(job(seats=TWO)))
+    silent = waiting("p0", 0)
+    other = msgspec.structs.replace(silent, spec=msgspec.structs.replace(silent.spec, schedulerName="volcano"))
+    state.on_pod(added(other))
+    found = judge(state)
+    assert found.message == (
+        "no scheduler named volcano has picked up its pod. Remove schedulerName from the pod template, or start that"
+        " scheduler"
+    )
+    assert found.is_certain
+
+
+def test_a_claim_template_without_a_claim_is_named(state):
+    state.on_job(added(job(seats=TWO)))
+    silent = waiting("p0", 0)
+    claims = (PodResourceClaim("gpu", resourceClaimTemplateName="two-gpus"),)
+    state.on_pod(
+        added(msgspec.structs.replace(silent, spec=msgspec.structs.replace(silent.spec, resourceClaims=claims)))
+    )
+    assert "no ResourceClaim was created from ResourceClaimTemplate two-gpus" in judge(state).message

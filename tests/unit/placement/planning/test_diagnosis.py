@@ -48,7 +48,7 @@ def test_a_level_too_low_is_said_with_the_smallest_step_up():
     assert (refusal.level, refusal.room, refusal.short) == ("leaf", 2, 1)
     assert texts(refusal) == {
         ChangeKind.LOWER_LEVEL: "require spine instead of leaf (spine s, 50 GB/s between nodes)",
-        ChangeKind.FEWER_REPLICAS: "run 2 pods instead of 3",
+        ChangeKind.FEWER_REPLICAS: "run 2 pods instead of 3 (count: 16)",
     }
     far = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 4, required="leaf"))
     assert texts(far)[ChangeKind.LOWER_LEVEL].startswith("drop the required level leaf (")
@@ -65,7 +65,7 @@ def test_the_words_tell_the_whole_of_it():
         "Will not start by waiting.\n"
         "One of these changes is enough:\n"
         "  - require spine instead of leaf (spine s, 50 GB/s between nodes)\n"
-        "  - run 2 pods instead of 3"
+        "  - run 2 pods instead of 3 (count: 16)"
     )
     assert refusal.summary() == (
         "0/4 leaves available for 3 pods of 8 GPUs (nodes: 3 insufficient GPUs). Best: leaf a (2 of 3 pods fit). Even"
@@ -78,7 +78,7 @@ def test_without_a_required_level_nodes_are_counted():
     refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 6))
     assert refusal.summary() == (
         "5/8 nodes available for 6 pods of 8 GPUs: 3 insufficient GPUs. Only 5 of 6 pods fit now. Try: run 5 pods"
-        " instead of 6."
+        " instead of 6 (count: 40)."
     )
 
 
@@ -117,7 +117,7 @@ def test_another_gpu_model_is_named():
     refusal = refused(mixed(), GangRequest.uniform(cards(8, model="H100-SXM5-80GB"), 3))
     assert refusal.reason is GangReason.WRONG_GPU_MODEL
     assert refusal.statuses[FitStatus.WRONG_MODEL] == 4
-    assert texts(refusal)[ChangeKind.OTHER_MODEL] == "accept GPU model A100-SXM4-80GB"
+    assert texts(refusal)[ChangeKind.OTHER_MODEL] == "accept GPU model A100-SXM4-80GB (gpuModel)"
 
 
 def test_models_are_mixed_only_when_the_gang_allows_it():

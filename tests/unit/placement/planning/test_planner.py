@@ -8,6 +8,7 @@ import random
 import pytest
 from tests.support.machines.reference import nvswitch, pcie_pairs
 
+from kgwe.model.gpu import mig
 from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape, SpotPolicy
@@ -194,10 +195,19 @@ class TestDivided:
         assert placed(fleet(l40s, H100), job).nodes == ("n1",)
 
     @pytest.mark.parametrize("needs", [{"model": "L40S"}, {"architecture": "Ada"}])
-    def test_a_count_that_some_node_has_is_not_divided_because_of_the_model(self, needs):
+    def test_a_count_is_divided_by_the_largest_node_of_its_model(self, needs):
+        found = placed(fleet(SMALL, SMALL, H100), ask(8, divisible=True, needs=needs))
+        assert (found.nodes, found.gpus_per_pod) == (("n0", "n1"), 4)
+
+    def test_gpus_that_must_be_connected_are_not_divided_because_of_the_model(self):
+        needs = {"model": "L40S", "preference": Preference.NVLINK_REQUIRED}
         found = refused(fleet(SMALL, SMALL, H100), ask(8, divisible=True, needs=needs))
         assert found.code == Reason.TOO_LARGE
         assert "the largest node that matches has 4. Set gpusPerPod to 4 or less." in found.message
+
+    def test_a_model_that_no_node_has_divides_as_any_other(self):
+        found = refused(fleet(SMALL, H100), ask(8, divisible=True, needs={"model": "L40"}))
+        assert "0/2 nodes available for 8 GPUs: " in found.message
 
     def test_a_count_that_some_node_has_is_not_divided_while_that_node_is_cordoned_or_degraded(self):
         for change in ({"ready": False}, {"healthy": 0x7F}):
@@ -406,8 +416,24 @@ class TestWords:
     def test_no_nodes_at_all(self):
         assert refused(fleet(), ask(1)).code == Reason.NO_GPU_NODES
 
+    def test_the_nearest_node_decides_whether_gpus_or_cpu_are_short(self):
+        made = fleet(H100, H100)
+        made.hold("p", Holding("n0", {amounts.GPU: 8}))
+        made.hold("q", Holding("n1", {amounts.CPU: 60_000}))
+        assert refused(made, ask(8, needs={"cpu_milli": 8_000})).code == Reason.INSUFFICIENT_RESOURCES
+        assert refused(made, ask(8, pods=2, needs={"cpu_milli": 1_000})).code == Reason.INSUFFICIENT_GPU
+        made.drop("p")
+        assert refused(made, ask(8, pods=2, needs={"cpu_milli": 8_000})).code == Reason.INSUFFICIENT_RESOURCES
+
+    def test_a_gang_that_is_larger_than_the_fleet_names_what_exists_and_is_free(self):
+        made = fleet(H100, H100, SMALL)
+        made.hold("p", Holding("n0", {amounts.GPU: 8}))
+        found = refused(made, ask(400, divisible=True, needs={"model": "H100"}))
+        assert found.code == Reason.TOO_LARGE
+        assert "400 GPUs are requested; nodes with GPU model H100 have 16, 8 of them free." in found.message
+
     def test_slices(self):
-        made = fleet(H100)
+        made = fleet(dataclasses.replace(H100, geometry=mig.GEOMETRIES["H100-80GB"]))
         asked = Ask("w", Request(Gpus(profile="1g.10gb", slices=2)))
         assert refused(made, asked).message.startswith(
             "0/1 nodes available for 2 slices of 1g.10gb: 1 without 2 slices of 1g.10gb. No GPU has a 1g.10gb slice"

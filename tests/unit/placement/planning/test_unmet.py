@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.machines import reference
 
+from kgwe.kube.translate import podrequest
 from kgwe.model.gpu import mig
 from kgwe.placement.fleet.constraints import Constraints, Operator, Requirement
 from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape, SpotPolicy
@@ -13,8 +14,9 @@ from kgwe.placement.fleet.taints import Taint, Toleration
 from kgwe.placement.planning.exclusions import list_exclusions, list_unready
 from kgwe.placement.planning.unmet import find_unmet
 from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.refusal import Reason
 
-H100 = Shape(reference.nvswitch(8), "NVIDIA-H100-80GB-HBM3", 81_559, "Hopper")
+H100 = Shape(reference.nvswitch(8), "NVIDIA-H100-80GB-HBM3", 81_559, "Hopper", geometry=mig.GEOMETRIES["H100-80GB"])
 L40S = Shape(reference.pcie_pairs(4), "NVIDIA-L40S", 46_068, "Ada")
 INFRA = Taint("dedicated", "infra", "NoSchedule")
 
@@ -71,11 +73,17 @@ def on(**selector):
         ),
         (
             one(cpu_milli=128_000),
-            "Each pod requests 128 cores; the largest node that matches has 64 cores. Request 64 cores or less.",
+            (
+                "Each pod requests 128 cores (all containers together); the largest node that matches has 64 cores."
+                " Request 64 cores or less."
+            ),
         ),
         (
             one(memory_bytes=2**41),
-            "Each pod requests 2048 GiB of memory; the largest node that matches has 512 GiB. Request 512Gi or less.",
+            (
+                "Each pod requests 2048 GiB of memory (all containers together); the largest node that matches has"
+                " 512 GiB. Request 512Gi or less."
+            ),
         ),
         (
             one(spot=SpotPolicy.REQUIRE),
@@ -115,7 +123,10 @@ def on(**selector):
         ),
         (
             one(count=4, model="L40S", min_bandwidth_gbps=600, preference=Preference.NVLINK_OPTIMAL),
-            "No node has 4 GPUs connected with at least 600 GB/s (l1). Lower topology.minBandwidthGBps.",
+            (
+                "No node has 4 GPUs connected with at least 600 GB/s (l1); the fastest 4 have 2.7 GB/s. Set"
+                " topology.minBandwidthGBps to 2.7 or less."
+            ),
         ),
         (
             one(count=4, model="L40S", min_bandwidth_gbps=600, preference=Preference.NVLINK_REQUIRED),
@@ -127,8 +138,8 @@ def on(**selector):
         (
             one(count=4, model="H100", min_bandwidth_gbps=2000, preference=Preference.NVLINK_REQUIRED),
             (
-                "No node has 4 GPUs connected by NVLink with at least 2000 GB/s (h1, h2). Lower"
-                " topology.minBandwidthGBps."
+                "No node has 4 GPUs connected by NVLink with at least 2000 GB/s (h1, h2); the fastest 4 have 900 GB/s."
+                " Set topology.minBandwidthGBps to 900 or less."
             ),
         ),
         (
@@ -163,7 +174,46 @@ def test_slices_name_the_profiles_there_are():
     assert text(Request(Gpus(profile="1g.10gb", slices=3)), *nodes) == (
         "Each pod asks for 3 slices of 1g.10gb; the largest node has 2. Ask for 2 or fewer per pod."
     )
-    assert "(profiles here: 1g.10gb)" in text(Request(Gpus(profile="3g.40gb", slices=1)), *nodes)
+    assert "(slices here: 1g.10gb)" in text(Request(Gpus(profile="3g.40gb", slices=1)), *nodes)
+
+
+def test_a_profile_that_no_gpu_model_has_is_answered_with_the_nearest():
+    odd = Request(Gpus(profile="9g.99gb", slices=1))
+    assert text(odd) == (
+        "No GPU model here has MIG profile 9g.99gb (nearest profiles: 7g.80gb, 4g.40gb, 3g.40gb, 2g.20gb +2)."
+        " Set mig.profile to one of these, such as 7g.80gb."
+    )
+    assert text(odd, node("l1", L40S)) == (
+        "No GPU that matches can be partitioned with MIG (models here: NVIDIA-L40S)."
+        " Ask for whole GPUs or a share instead of a MIG slice."
+    )
+
+
+def test_a_pod_is_answered_with_what_a_pod_has():
+    def said(request):
+        found = find_unmet(Fitter(Snapshot.from_nodes(NODES)), request, podrequest.FIELDS)
+        return found and found.fix
+
+    own = "annotation kgwe.nvidia.io/"
+    assert said(one(count=16)) == "Request nvidia.com/gpu: 8 or less, and create several pods"
+    assert said(one(model="H10O")).startswith(f"Set {own}gpu-model to H100")
+    assert said(one(min_memory_gb=200)) == f"Set {own}min-memory-gb to 85 or less"
+    assert said(one(spot=SpotPolicy.REQUIRE)) == f"Set {own}spot-policy to Allow"
+    assert said(one(constraints=on(pool="infra"))) == "Add a toleration to the pod"
+    wired = one(count=4, model="L40S", preference=Preference.NVLINK_REQUIRED)
+    assert said(wired) == f"Relax {own}topology-preference"
+
+
+def test_the_reason_tells_size_offer_and_match_apart():
+    def code(request, nodes=NODES):
+        found = find_unmet(Fitter(Snapshot.from_nodes(nodes)), request)
+        return found and found.code
+
+    assert code(one(count=16)) == code(one(cpu_milli=128_000)) == Reason.TOO_LARGE
+    assert code(Request(Gpus(profile="1g.10gb", slices=1))) == Reason.NOT_OFFERED
+    assert code(Request(Gpus(milli=500)), (node("a", shares_per_gpu=4),)) == Reason.NOT_OFFERED
+    assert code(one(model="MI300X")) == code(one(constraints=on(pool="old"))) == Reason.NO_MATCHING_NODE
+    assert code(one(count=4, model="L40S", preference=Preference.NVLINK_REQUIRED)) == Reason.TOPOLOGY_NOT_MET
 
 
 def test_exclusions_are_counted_by_cause():

@@ -115,7 +115,7 @@ async def test_a_plan_that_is_discarded_frees_its_seats_and_a_confirmed_one_keep
     assert sorted(free(bed.state).values()) == [0, 8]
 
 
-async def test_a_refusal_is_delivered_once_per_reason_and_can_be_asked_for(bed):
+async def test_a_refusal_that_waiting_cannot_help_is_delivered_when_its_message_changes(bed):
     bed.planner.request_place(ask("large", 9))
     await bed.until_decided("large")
     ((_, refusal),) = bed.decisions
@@ -124,7 +124,8 @@ async def test_a_refusal_is_delivered_once_per_reason_and_can_be_asked_for(bed):
     assert [(waiting.owner, why) for waiting, why in bed.planner.refused_asks()] == [("large", refusal)]
     bed.planner.request_place(ask("large", 10))
     await bed.until_refused(2)
-    assert len(bed.decisions) == 1, "its reason is the same"
+    assert [why.code for _, why in bed.decisions] == ["TooLarge", "TooLarge"]
+    assert "for 10 GPUs" in bed.decisions[1][1].message
     assert bed.planner.waiting_count == 1
 
 

@@ -17,6 +17,7 @@ from kgwe.apps.scheduler.planning.blocked_nodes import BlockedNodes
 from kgwe.apps.scheduler.planning.cycle import PlanningCycle, error_refusal
 from kgwe.apps.scheduler.planning.gather_window import GatherWindow
 from kgwe.apps.scheduler.planning.interruptions import Interruptions
+from kgwe.apps.scheduler.planning.label_notes import LabelNotes
 from kgwe.apps.scheduler.planning.pass_runner import PassRunner
 from kgwe.apps.scheduler.planning.plan_ledger import PlanLedger
 from kgwe.apps.scheduler.planning.run_times import RunTimes
@@ -84,6 +85,7 @@ class Planner:
             run_times=self._run_times,
             find_hint=find_hint,
         )
+        self._label_notes = LabelNotes(state)
         self._window = window or GatherWindow()
         self._passes = PassRunner(self._cycle, self, faults)
 
@@ -300,8 +302,10 @@ class Planner:
         owner = ask.owner
         before = self._refusals.get(owner)
         self._on_refused()
-        refusal = self.interruptions.explain(owner, refusal)
+        refusal = self._label_notes.add_note(ask, self.interruptions.explain(owner, refusal))
         self._refusals[owner] = refusal
         self._metrics.count_refused(ask, refusal, is_first=before is None)
-        if before is None or before.code != refusal.code:
+        is_other = before is None or before.code != refusal.code
+        # What waiting cannot help changes with the nodes and the settings only.
+        if is_other or (not refusal.possible and before is not None and before.message != refusal.message):
             self._on_decided(owner, refusal)

@@ -32,12 +32,13 @@ from kgwe.apps.scheduler.workloads.setbacks import Setbacks
 from kgwe.apps.scheduler.workloads.suspended_workloads import SuspendedWorkloads, was_suspended
 from kgwe.apps.scheduler.workloads.waiting_status import WaitingNotices
 from kgwe.apps.scheduler.workloads.writer import StatusWriter
+from kgwe.cluster.state import prerequisites
 from kgwe.cluster.workload import scheduler_policy
 from kgwe.cluster.workload.plan_text import PlanTooLarge
 from kgwe.cluster.workload.workload import WARP, Workload
 from kgwe.kube.api import timestamp
 from kgwe.kube.client.client import QuotaExceeded
-from kgwe.placement.refusal import Reason, Refusal
+from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,11 +191,10 @@ class Reconciler:
             ask = self._update_ask(workload, attempt, now)
         except InvalidTemplate as exc:
             return await self._reject_template(workload, exc)
-        if missing := scheduler_policy.missing_class(workload, self._state.priority_classes):
-            # Its Job could create no pods. Nothing is reserved for it until the class is there, which calls us again.
+        if missing := prerequisites.find_missing(self._state, workload):
+            # Its pods could not start. Nothing is reserved for it until the object exists, which calls us again.
             self._attempts.release_place(workload.meta.uid)
-            refusal = Refusal(Reason.NO_PRIORITY_CLASS, missing, possible=False)
-            await self._waiting.report(workload, attempt, refusal, now)
+            await self._waiting.report(workload, attempt, missing, now)
             return "waiting"
         if attempt.plan is not None:
             return await self._start_run(workload, attempt, attempt.plan)

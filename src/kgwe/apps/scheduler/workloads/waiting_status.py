@@ -50,14 +50,17 @@ class WaitingNotices:
         if status_patch(workload, new) is None:
             return
         told = workload.status.conditions[0] if workload.status.conditions else None
-        due = self._status_due(workload, attempt, is_news=told is None or told.reason != held.code)
+        is_new_reason = told is None or told.reason != held.code
+        # What waiting cannot help changes with the nodes and the settings only, and then at once.
+        is_outdated = not held.possible and workload.status.message != new.message
+        due = self._status_due(workload, attempt, is_news=is_new_reason or is_outdated)
         if now < due:
             self._requeue(workload.key, due - now)
             return
         attempt.told_at = now
         await self._writer.write_status(workload, new)
         self._requeue(workload.key, self._pause_s)
-        if told is None or told.reason != held.code:
+        if is_new_reason:
             self._writer.record_event(workload, "Normal", held.code, held.message, action="Waiting")
 
     @property
@@ -78,7 +81,9 @@ class WaitingNotices:
         """The first refusal is normal. A workload that is still refused gets a Warning, after twice as long each
         time."""
         if now >= attempt.warn_at:
-            self._writer.record_event(workload, "Warning", held.code, held.message, action="Waiting")
+            # Other words than the first Event: two Events of one text look like a fault.
+            note = f"Still waiting. {held.message}"
+            self._writer.record_event(workload, "Warning", held.code, note, action="Waiting")
             attempt.warn_at = now + 2 * max(now - (attempt.held_at or now), self._pause_s)
         self._requeue(workload.key, attempt.warn_at - now)
 

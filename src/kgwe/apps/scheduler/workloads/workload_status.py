@@ -11,8 +11,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kgwe.cluster.suspension import marks
-from kgwe.cluster.workload import metadata_keys
-from kgwe.cluster.workload.conditions import COMPLETE, DEGRADED, FAILED, RUNNING, SCHEDULED, SUCCEEDED, SUSPENDED
+from kgwe.cluster.workload import metadata_keys, scheduler_policy
+from kgwe.cluster.workload.conditions import (
+    COMPLETE,
+    DEGRADED,
+    FAILED,
+    PRIORITY_LIMITED,
+    RUNNING,
+    SCHEDULED,
+    SUCCEEDED,
+    SUSPENDED,
+)
 from kgwe.cluster.workload.workload import NO_DETAILS, Placed, Status
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.api.meta import Condition
@@ -78,7 +87,7 @@ def ended_status(workload: Workload, now: str) -> Status:
     kept = tuple(each for each in status.conditions if each.type != SUSPENDED)
     if not (note := _unsuspended_condition(workload, status.phase)):
         return replace(status, conditions=kept)
-    (found,) = _with_conditions(workload, status, workload.meta.generation, now, note).conditions
+    found = _with_conditions(workload, status, workload.meta.generation, now, note).conditions[0]
     return replace(status, conditions=(*kept, found))
 
 
@@ -214,7 +223,7 @@ def _with_conditions(
     """The status with exactly these conditions; a transition time changes only with the status of its condition."""
     before = {condition.type: condition for condition in workload.status.conditions}
     conditions = []
-    for type_, (is_so, reason, message) in verdicts.items():
+    for type_, (is_so, reason, message) in (verdicts | _limited_condition(workload)).items():
         value = "True" if is_so else "False"
         old = before.get(type_)
         since = old.lastTransitionTime if old is not None and old.status == value else now
@@ -224,6 +233,11 @@ def _with_conditions(
 
 def _degraded_condition(trouble: Trouble | None) -> dict[str, Verdict]:
     return {} if trouble is None else {DEGRADED: (True, *trouble)}
+
+
+def _limited_condition(workload: Workload) -> dict[str, Verdict]:
+    note = scheduler_policy.priority_note(workload)
+    return {PRIORITY_LIMITED: (True, "AboveLimit", note)} if note else {}
 
 
 def _unsuspended_condition(workload: Workload, phase: str) -> dict[str, Verdict]:

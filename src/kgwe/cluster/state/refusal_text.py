@@ -1,0 +1,51 @@
+"""What kube-scheduler's message about a pod means for the node that was planned for it.
+
+A planned pod may use one node only, so kube-scheduler counts all other nodes as not matching. The message is about the
+planned node when these are left out:
+
+    0/64 nodes are available: 1 Insufficient example.com/nic, 63 node(s) didn't match Pod's node affinity/selector.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# A cause that no other node cures, and an ending that kube-scheduler repeats.
+_CLAIM_MISSING: Final = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
+_REPEATED: Final = re.compile(r"(not found)\. not found\.?$")
+_AVAILABLE: Final = re.compile(r"^\d+/\d+ nodes are available: ")
+# The causes of one message: `1 Insufficient cpu`, `63 node(s) didn't match …`.
+_NEXT_CAUSE: Final = re.compile(r", (?=\d+ )")
+_COUNT: Final = re.compile(r"^\d+ (node\(s\) )?")
+# What kube-scheduler says about the nodes that the pod is not planned for.
+_OTHER_NODES: Final = ("didn't match Pod's node affinity/selector", "didn't satisfy plugin(s) [NodeAffinity]")
+_INSUFFICIENT: Final = re.compile(r"Insufficient (\S+/\S+)")
+_ADVICE: Final = (
+    ("pod affinity rules", "Change podAffinity, or start the pods that it names"),
+    ("pod anti-affinity rules", "Change podAntiAffinity, or stop the pods that it names"),
+    ("pod topology spread constraints", "Change topologySpreadConstraints"),
+    ("volume node affinity conflict", "Use a volume that this node can mount"),
+    ("didn't have free ports", "Remove hostPort, or stop the pod that uses the port"),
+)
+
+
+def find_missing_volume(message: str) -> str:
+    """The PersistentVolumeClaim that does not exist; empty: the message says no such thing."""
+    found = _CLAIM_MISSING.search(message)
+    return found[1] if found else ""
+
+
+def extract_cause(message: str) -> str:
+    """The causes that concern the planned node, and what to change where that is known; no full stop."""
+    text = _REPEATED.sub(r"\1", message.partition(" preemption: ")[0]).rstrip(".")
+    causes = _NEXT_CAUSE.split(_AVAILABLE.sub("", text))
+    own = [cause for cause in causes if not any(other in cause for other in _OTHER_NODES)]
+    if not own or not _AVAILABLE.match(text):
+        return text
+    cause = ", ".join(_COUNT.sub("", each) for each in own)
+    fix = next((advice for words, advice in _ADVICE if words in cause), "")
+    if scarce := _INSUFFICIENT.search(cause):
+        cause = cause.replace(scarce[0], f"insufficient {scarce[1]}")
+        fix = f"Request less {scarce[1]}, or select nodes that offer enough of it (nodeSelector)"
+    return f"{cause}. {fix}" if fix else cause
