@@ -79,7 +79,8 @@ class Ask:
         first = None if self.first is None else replace(self.first, name="", priority=0)
         return replace(
             self, owner="", since="", namespace="", name="", priority=0, preemptible=False, expected_s=None,
-            first_claim=False, amounts={}, gang=gang, first=first, hint={}, following=NONE_FOLLOW, fields=WORKLOAD_FIELDS,
+            first_claim=False, amounts={}, gang=gang, first=first, hint={}, following=NONE_FOLLOW,
+            fields=WORKLOAD_FIELDS,
         )  # fmt: skip
 
     def __hash__(self) -> int:
