@@ -1,7 +1,8 @@
 """Ticks: a system that looks for finished runs every few seconds sees their ends on a grid of time.
 
-The grid is found from the ends that were seen. The end of a new run lies on the same grid, so its duration is one of few
-values. The grid drifts slowly, because a round of looking takes a little longer than its period: only recent ends count.
+The grid is found from the ends that were seen. The end of a new run lies on the same grid, so its duration is one of
+few values. The grid drifts slowly, because a round of looking takes a little longer than its period: only recent ends
+count.
 """
 
 from __future__ import annotations

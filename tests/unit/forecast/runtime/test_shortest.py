@@ -6,18 +6,19 @@ import pytest
 from kgwe.forecast.runtime.shortest import LEAST_COVERED, Answers, ShortestIntervals, ShortestTable, find_shortest
 
 COVERAGE = 0.8
+UNSEEN = (math.nan, math.nan)
 EMPTY = np.zeros(0)
 # Of a normal distribution.
 OUTER = 1.2816
 
 
-def answer(median, low, high, ticks=(math.nan, math.nan)) -> Answers:
+def answer(median, low, high, ticks=UNSEEN) -> Answers:
     """Return predictions in log seconds."""
     columns = [np.asarray(each, dtype=np.float64) for each in (median, low, high)]
     return Answers(*columns, np.broadcast_to(np.array(ticks), (*columns[0].shape, 2)))
 
 
-def find_table(median, low, high, lasted, ticks=(math.nan, math.nan)) -> ShortestTable:
+def find_table(median, low, high, lasted, ticks=UNSEEN) -> ShortestTable:
     return find_shortest(answer(median, low, high, ticks), lasted, COVERAGE)
 
 
@@ -30,9 +31,7 @@ def make_runs(count: int, seed: int = 5) -> tuple[np.ndarray, np.ndarray, np.nda
     return median, median - OUTER * spread, median + OUTER * spread, np.maximum(lasted, 0.0)
 
 
-def cover(
-    intervals: ShortestIntervals, runs: tuple[np.ndarray, ...], *, adapt: bool = False, ticks=(math.nan, math.nan)
-):
+def cover(intervals: ShortestIntervals, runs: tuple[np.ndarray, ...], *, adapt: bool = False, ticks=UNSEEN):
     """Return which runs are inside, and the widths."""
     inside, widths = [], []
     for median, low, high, lasted in zip(*runs, strict=True):
