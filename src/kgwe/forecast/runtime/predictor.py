@@ -139,7 +139,7 @@ class Predictor:
         assert self.model is not None  # noqa: S101
         low, median, high = (float(value) for value in values + row[0])
         median += self.model.header.shift
-        found = Answers(np.float64(median), np.float64(low), np.float64(high), row[self.schema.ticks])
+        found = Answers(np.asarray(median), np.asarray(low), np.asarray(high), row[self.schema.ticks])
         lower_s, middle_s, upper_s = self._intervals.find(found)
         return _Answer(median, self._quantiles.widen(median, low, high), middle_s, (lower_s, upper_s))
 

@@ -149,7 +149,7 @@ class ShortestIntervals:
     def find(self, answer: Answers) -> tuple[float, float, float]:
         """Return the lower end, the median and the upper end for one prediction."""
         group = bisect_right(self.table.edges, math.expm1(float(answer.high)) - math.expm1(float(answer.low)))
-        lower, upper = (np.float64(self.factor * each[group]) for each in (self.table.lower, self.table.upper))
+        lower, upper = (np.asarray(self.factor * each[group]) for each in (self.table.lower, self.table.upper))
         low, middle, high = _place(answer, lower, upper, self.table.make_grid(answer.ticks))
         return float(low), float(middle), float(high)
 

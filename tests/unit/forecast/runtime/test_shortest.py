@@ -14,8 +14,9 @@ OUTER = 1.2816
 
 def answer(median, low, high, ticks=UNSEEN) -> Answers:
     """Return predictions in log seconds."""
-    columns = [np.asarray(each, dtype=np.float64) for each in (median, low, high)]
-    return Answers(*columns, np.broadcast_to(np.array(ticks), (*columns[0].shape, 2)))
+    middle = np.asarray(median, dtype=np.float64)
+    seen = np.broadcast_to(np.array(ticks), (*middle.shape, 2))
+    return Answers(middle, np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64), seen)
 
 
 def find_table(median, low, high, lasted, ticks=UNSEEN) -> ShortestTable:
