@@ -127,7 +127,7 @@ class RunStream:
         return value
 
     def estimate_common(self, query: Query) -> float:
-        """Return the long mean of the keys that users share: what a run takes whoever submits it."""
+        """Return the long mean of the keys that users share: what a run of any user takes."""
         value, prior = _FALLBACK, 0.0
         for key in ("", *reversed(query.keys[query.shared :])):
             level = self.levels.get(key)
