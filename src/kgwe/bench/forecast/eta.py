@@ -50,6 +50,7 @@ SCHEMA: Final = Schema(("virtual cluster and GPUs", "virtual cluster", "GPUs"), 
 _FILE: Final = "jobs/philly_jobs.csv.gz"
 _FLEET: Final = "dgx-h100"
 _LANE: Final = 1
+_SHARED: Final = 2
 _SHORTEST_S: Final = 1.0
 
 
@@ -159,7 +160,7 @@ class CausalHistory:
 def _make_query(job: Job, now_s: float) -> Query:
     gpus = job.milli / GPU_MILLI
     keys = (f"v|{job.user}|{gpus:g}", f"v|{job.user}", f"g|{gpus:g}")
-    return Query(now_s, keys, job.user, _LANE, (gpus,))
+    return Query(now_s, keys, job.user, _LANE, (gpus,), _SHARED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -32,6 +32,7 @@ SCHEMA: Final = Schema(
     ("prompt length", "negative prompt length", "images", "steps", "LoRAs", "type"),
 )
 _LANE: Final = 3
+_SHARED: Final = 2
 _TYPES: Final = {"TXT_2_IMG": 0.0, "IMG_2_IMG": 1.0, "INPAINTING": 2.0}
 
 
@@ -89,4 +90,4 @@ def _read_request(row: dict[str, str]) -> Request | None:
         f"shape|{shape}",
     )
     submitted = created.replace(tzinfo=created.tzinfo or UTC).timestamp()
-    return Request(Query(submitted, keys, user, _LANE, numbers), lasted)
+    return Request(Query(submitted, keys, user, _LANE, numbers, _SHARED), lasted)

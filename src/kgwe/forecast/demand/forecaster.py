@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 COVERAGE: Final = 0.9
 LEAST_ROWS: Final = 200
 _LATER: Final = 0.25
-_RIDGE: Final = 300.0
+_RIDGE: Final = 1000.0
 _STEP: Final = 0.03
-# Far ahead fewer independent days are known, so the simpler linear model counts more: half at a day.
-_LINEAR_SHARE: Final = 0.5
+# Far ahead fewer independent days are known, so the simpler linear model counts more: most at a day.
+_LINEAR_SHARE: Final = 0.8
 _TREES: Final = (
     ({"objective": "l1", "num_leaves": 6, "learning_rate": 0.05}, 250),
     ({"objective": "l1", "num_leaves": 15, "learning_rate": 0.04}, 150),

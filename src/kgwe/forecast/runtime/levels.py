@@ -11,7 +11,10 @@ from kgwe.forecast.runtime.histogram import DecayedHistogram
 NAN: Final = math.nan
 _FAST: Final = 0.35
 _SLOW: Final = 0.06
-_HOUR_S: Final = 3600.0
+# Weight of a new run in the long mean, once many are known.
+_LONG: Final = 1 / 300
+# Time constants of deviations: from a user's session to the trend of the day.
+_TAUS: Final = (300.0, 1800.0, 14400.0)
 
 
 @dataclass(slots=True)
@@ -48,27 +51,31 @@ class Level:
     error: float = 0.0
     slow_error: float = 0.0
     last_error: float = NAN
-    hour: Decayed = field(default_factory=lambda: Decayed(_HOUR_S))
+    mean: float = NAN
+    deviations: tuple[Decayed, ...] = field(default_factory=lambda: tuple(Decayed(tau) for tau in _TAUS))
+    """Of the durations from the common estimate."""
     ended_s: float = NAN
     submitted_s: float = NAN
     numbers: tuple[float, ...] = ()
     """Of the last ended run."""
     histogram: DecayedHistogram = field(default_factory=DecayedHistogram)
 
-    def end(self, value: float, error: float, at_s: float, numbers: tuple[float, ...]) -> None:
-        """Count the end of a run."""
+    def end(self, value: float, error: float, deviation: float, at_s: float, numbers: tuple[float, ...]) -> None:
+        """Count the end of a run: its duration, and how it differed from the estimate and the common estimate."""
         self.ended += 1
         self.before_last, self.last = self.last, value
         self.last_error, self.ended_s, self.numbers = error, at_s, numbers
-        self.hour.add(error, at_s)
+        for decayed in self.deviations:
+            decayed.add(deviation, at_s)
         self.histogram.add(math.expm1(value), at_s)
         if self.ended == 1:
-            self.fast = self.slow = value
+            self.fast = self.slow = self.mean = value
             self.error = self.slow_error = error
             return
         quick, slow = max(_FAST, 1 / self.ended), max(_SLOW, 1 / self.ended)
         self.fast += quick * (value - self.fast)
         self.slow += slow * (value - self.slow)
+        self.mean += max(_LONG, 1 / self.ended) * (value - self.mean)
         self.error += quick * (error - self.error)
         self.slow_error += slow * (error - self.slow_error)
 
@@ -83,7 +90,7 @@ class Level:
             self.error,
             self.slow_error,
             self.last_error,
-            self.hour.read(now_s)[0],
+            *(part for decayed in self.deviations for part in decayed.read(now_s)),
             math.log1p(max(now_s - self.ended_s, 0.0)) if self.ended else NAN,
             # max() returns its first argument when the second is NaN; unknown must stay NaN.
             math.log1p(max(now_s - self.submitted_s, 0.0)) if not math.isnan(self.submitted_s) else NAN,

@@ -13,7 +13,7 @@ from kgwe.forecast.runtime.drift import DriftDetector
 from kgwe.forecast.runtime.histogram import blend, find_quantiles
 from kgwe.forecast.runtime.query import QUANTILES, UNKNOWN, Prediction
 from kgwe.forecast.runtime.reasons import pick_reasons
-from kgwe.forecast.runtime.shortest import ShortestIntervals
+from kgwe.forecast.runtime.shortest import Answers, ShortestIntervals
 from kgwe.forecast.runtime.stream import RunStream
 from kgwe.forecast.runtime.survival import add_running
 from kgwe.forecast.runtime.trees import Forest, compile_models
@@ -36,10 +36,12 @@ _MOST_OPEN: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The answer of a model: the median and the calibrated outer quantiles in log seconds, the interval in seconds."""
+    """The answer of a model: the median and the calibrated outer quantiles in log seconds, the rest in seconds."""
 
     median: float
     outer: tuple[float, float]
+    middle_s: float
+    """The median, on the grid of the durations that are possible."""
     interval_s: tuple[float, float]
 
 
@@ -117,11 +119,12 @@ class Predictor:
         assert self._forest is not None  # noqa: S101 -- the caller checked
         values, moves = self._forest.explain(row, _MEDIAN)
         answer = self._calibrate(row, values)
-        low, middle, high = (max(math.expm1(value), 0.0) for value in (answer.outer[0], answer.median, answer.outer[1]))
+        outer = (max(math.expm1(value), 0.0) for value in answer.outer)
+        low, high = (bound(value, answer.middle_s) for bound, value in zip((min, max), outer, strict=True))
         similar = f"{format_count(runs, 'similar run')} took about {math.expm1(row[0]):.0f} s"
         return Prediction(
             is_known=True,
-            quantiles=dict(zip(QUANTILES, (low, middle, high), strict=True)),
+            quantiles=dict(zip(QUANTILES, (low, answer.middle_s, high), strict=True)),
             lower_s=answer.interval_s[0],
             upper_s=answer.interval_s[1],
             confidence=_judge_confidence(runs, low, high),
@@ -136,7 +139,9 @@ class Predictor:
         assert self.model is not None  # noqa: S101
         low, median, high = (float(value) for value in values + row[0])
         median += self.model.header.shift
-        return _Answer(median, self._quantiles.widen(median, low, high), self._intervals.find(median, low, high))
+        found = Answers(np.asarray(median), np.asarray(low), np.asarray(high), row[self.schema.ticks])
+        lower_s, middle_s, upper_s = self._intervals.find(found)
+        return _Answer(median, self._quantiles.widen(median, low, high), middle_s, (lower_s, upper_s))
 
     def _answer_from_history(self, query: Query, now_s: float, runs: int) -> Prediction:
         levels = [self.stream.levels[key] for key in ("", *reversed(query.keys)) if key in self.stream.levels]

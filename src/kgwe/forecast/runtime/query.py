@@ -25,6 +25,8 @@ class Query:
     """Index of the key whose runs compete for the same servers or nodes."""
     numbers: tuple[float, ...] = ()
     """Numeric facts in the order of the schema, such as GPUs and pods. NaN is unknown."""
+    shared: int = 0
+    """Index of the first key that runs of other users share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,12 @@ _LEVEL_SUBJECTS: Final = {
     "error": "how the recent runs differed from their estimates",
     "slow_error": "how the runs usually differ from their estimates",
     "last_error": "how the last run differed from its estimate",
-    "hour_error": "how the runs of the last hour differed from their estimates",
+    "deviation_5min": "how the runs of the last minutes differed from what is common",
+    "deviation_30min": "how the runs of the last half hour differed from what is common",
+    "deviation_4h": "how the runs of the last hours differed from what is common",
+    "deviation_5min_count": "the number of runs in the last minutes",
+    "deviation_30min_count": "the number of runs in the last half hour",
+    "deviation_4h_count": "the number of runs in the last hours",
     "since_end": "the time since the last run ended",
     "since_submission": "the time since the last submission",
     "running": "the number of runs still running",
@@ -36,8 +41,10 @@ _OTHERS: Final = {
     "queue": "the work that is running or waiting ahead",
     "arrivals": "how many runs were submitted recently",
     "hour": "the hour of the day",
+    "tick": "when ends are seen",
     "weekday": "the day of the week",
     "estimate": "the mean of similar runs",
+    "common": "what is common to all users",
 }
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 #: Of workloads on a cluster, fine to coarse.
 WORKLOADS: Final = Schema(("version", "workload", "image", "owner", "namespace"), ("GPUs", "pods"))
 _LANE: Final = 4
+_SHARED: Final = 2
 
 
 def make_query(
@@ -37,7 +38,7 @@ def make_query(
         f"o|{space}|{fingerprint.owner}",
         f"n|{space}|{gpus:g}",
     )
-    return Query(now_s, keys, user, _LANE, (gpus, float(pods)))
+    return Query(now_s, keys, user, _LANE, (gpus, float(pods)), _SHARED)
 
 
 def make_run_query(run: Run, fingerprints: Mapping[str, Fingerprint]) -> Query:
@@ -46,7 +47,7 @@ def make_run_query(run: Run, fingerprints: Mapping[str, Fingerprint]) -> Query:
     if known is not None:
         return make_query(known, now_s=run.started_s, user=run.user, gpus=run.gpus, pods=run.pods, version=run.version)
     keys = (f"v|{run.fingerprint}|{run.version}", f"f|{run.fingerprint}", "i|", "o|", "n|")
-    return Query(run.started_s, keys, run.user, _LANE, (run.gpus, float(run.pods)))
+    return Query(run.started_s, keys, run.user, _LANE, (run.gpus, float(run.pods)), _SHARED)
 
 
 def build_predictor(

@@ -16,7 +16,7 @@ LEVEL: Final = (
     "error",
     "slow_error",
     "last_error",
-    "hour_error",
+    *(f"deviation_{span}{part}" for span in ("5min", "30min", "4h") for part in ("", "_count")),
     "since_end",
     "since_submission",
     "running",
@@ -50,6 +50,9 @@ class Schema:
         """Names of all features, in order."""
         return (
             "estimate",
+            "common",
+            "tick.period",
+            "tick.first",
             *(f"{key}.{part}" for key in (*self.keys, "user", "all") for part in LEVEL),
             *(f"recent.{span}.{part}" for span in SPANS for part in ("error", "count")),
             *(f"queue.{part}" for part in QUEUE),
@@ -59,6 +62,11 @@ class Schema:
             *(f"number.{name}" for name in self.numbers),
             *(f"change.{name}" for name in self.numbers),
         )
+
+    @property
+    def ticks(self) -> slice:
+        """Where the period of the ticks and the first possible duration are."""
+        return slice(2, 4)
 
     @cached_property
     def digest(self) -> str:

@@ -2,6 +2,7 @@
 
 Runs are grouped by how many seconds the quantile models leave open. Each group gets factors for both sides, such that
 the mean width is least while the stated share of all runs is covered. No group is covered less than `LEAST_COVERED`.
+Where ends lie on a grid, the ends of an interval are points of it: the parts outside its outermost points contain none.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
+from kgwe.forecast.runtime.ticks import Grid
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +42,12 @@ class ShortestTable:
     upper: tuple[float, ...]
     coverage: float
     resolution_s: float = 0.0
-    """Durations are multiples of this; 0: they are not rounded."""
+    """Durations are multiples of this where no ticks are seen; 0: they are not rounded."""
+
+    def make_grid(self, ticks: Floats) -> Grid:
+        """Return the grid of durations for ticks: rows of period and first duration, NaN where none are seen."""
+        is_seen = np.isfinite(ticks[..., 0])
+        return Grid(np.where(is_seen, ticks[..., 0], self.resolution_s), np.where(is_seen, ticks[..., 1], 0.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,38 +59,62 @@ class _Group:
     width: Floats
 
 
-def find_shortest(median: Floats, low: Floats, high: Floats, lasted_s: Floats, coverage: float) -> ShortestTable:
-    """Return the table for predictions in log seconds of runs whose duration is known."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """Predictions of the models in log seconds, with the ticks that were seen: period and first duration."""
+
+    median: Floats
+    low: Floats
+    high: Floats
+    ticks: Floats
+
+    def select(self, rows: NDArray[np.bool_]) -> Answers:
+        return Answers(self.median[rows], self.low[rows], self.high[rows], self.ticks[rows])
+
+
+def find_shortest(answers: Answers, lasted_s: Floats, coverage: float) -> ShortestTable:
+    """Return the table for predictions of runs whose duration is known."""
     resolution = 1.0 if len(lasted_s) and bool(np.all(lasted_s == np.rint(lasted_s))) else 0.0
-    if not len(median):
-        return ShortestTable((), (1.0,), (1.0,), coverage, resolution)
-    widths = np.expm1(high) - np.expm1(low)
-    count = int(np.clip(len(median) // _GROUP_ROWS, 1, _MOST_GROUPS))
+    table = ShortestTable((), (1.0,), (1.0,), coverage, resolution)
+    if not len(lasted_s):
+        return table
+    widths = np.expm1(answers.high) - np.expm1(answers.low)
+    count = int(np.clip(len(lasted_s) // _GROUP_ROWS, 1, _MOST_GROUPS))
     edges = np.unique(np.quantile(widths, np.arange(1, count) / count))
     number = np.searchsorted(edges, widths, side="right")
     groups = []
     for index in range(len(edges) + 1):
         rows = number == index
-        if rows.any():
-            groups.append(_tabulate(median[rows], low[rows], high[rows], lasted_s[rows], float(rows.mean())))
-        else:
-            groups.append(_tabulate(median, low, high, lasted_s, 0.0))
+        share = float(rows.mean())
+        rows = rows if share else np.ones_like(rows)
+        groups.append(_tabulate(table, answers.select(rows), lasted_s[rows], share))
     chosen = _FACTORS[np.array(_allot(groups, coverage))]
     return ShortestTable(
         tuple(edges.tolist()), tuple(chosen[:, 0].tolist()), tuple(chosen[:, 1].tolist()), coverage, resolution
     )
 
 
-def _tabulate(median: Floats, low: Floats, high: Floats, lasted_s: Floats, share: float) -> _Group:
-    below, above = np.maximum(median - low, _LEAST_SPREAD), np.maximum(high - median, _LEAST_SPREAD)
-    error = np.log1p(lasted_s) - median
-    is_short = error < 0
-    lower = ((-error / below <= _FACTORS[:, None]) & is_short).mean(axis=1)
-    upper = ((error / above <= _FACTORS[:, None]) & ~is_short).mean(axis=1)
-    middle = np.expm1(median)
-    narrower = (middle - np.expm1(np.maximum(median - below * _FACTORS[:, None], 0.0))).mean(axis=1)
-    wider = (np.expm1(median + above * _FACTORS[:, None]) - middle).mean(axis=1)
-    return _Group(share, lower[:, None] + upper, narrower[:, None] + wider)
+def _tabulate(table: ShortestTable, answers: Answers, lasted_s: Floats, share: float) -> _Group:
+    factors = _FACTORS[:, np.newaxis]
+    lower, middle, upper = _place(answers, factors, factors, table.make_grid(answers.ticks))
+    is_short = lasted_s < middle
+    below = ((lasted_s >= lower) & is_short).mean(axis=1)
+    above = ((lasted_s <= upper) & ~is_short).mean(axis=1)
+    return _Group(
+        share,
+        below[:, np.newaxis] + above,
+        (middle - lower).mean(axis=1)[:, np.newaxis] + (upper - middle).mean(axis=1),
+    )
+
+
+def _place(answers: Answers, lower: Floats, upper: Floats, grid: Grid) -> tuple[Floats, Floats, Floats]:
+    """Return the lower end, the median and the upper end in seconds for factors on the distances of the quantiles."""
+    median = answers.median
+    below = lower * np.maximum(median - answers.low, _LEAST_SPREAD)
+    above = upper * np.maximum(answers.high - median, _LEAST_SPREAD)
+    middle = grid.round(np.maximum(np.expm1(median), 0.0))
+    low = np.minimum(grid.round_up(np.expm1(np.maximum(median - below, 0.0))), middle)
+    return low, middle, np.maximum(grid.round_down(np.expm1(median + above)), middle)
 
 
 def _allot(groups: list[_Group], coverage: float) -> list[tuple[int, int]]:
@@ -114,18 +146,12 @@ class ShortestIntervals:
     table: ShortestTable
     factor: float = 1.0
 
-    def find(self, median: float, low: float, high: float) -> tuple[float, float]:
-        """Return the interval of a prediction in log seconds. It always contains the median."""
-        group = bisect_right(self.table.edges, math.expm1(high) - math.expm1(low))
-        below = self.factor * self.table.lower[group] * max(median - low, _LEAST_SPREAD)
-        above = self.factor * self.table.upper[group] * max(high - median, _LEAST_SPREAD)
-        lower, upper = math.expm1(max(median - below, 0.0)), math.expm1(median + above)
-        if self.table.resolution_s:
-            # Durations lie on a grid: the parts outside the outermost points of it contain none.
-            lower = math.ceil(lower / self.table.resolution_s) * self.table.resolution_s
-            upper = math.floor(upper / self.table.resolution_s) * self.table.resolution_s
-        middle = max(math.expm1(median), 0.0)
-        return min(lower, middle), max(upper, middle)
+    def find(self, answer: Answers) -> tuple[float, float, float]:
+        """Return the lower end, the median and the upper end for one prediction."""
+        group = bisect_right(self.table.edges, math.expm1(float(answer.high)) - math.expm1(float(answer.low)))
+        lower, upper = (np.asarray(self.factor * each[group]) for each in (self.table.lower, self.table.upper))
+        low, middle, high = _place(answer, lower, upper, self.table.make_grid(answer.ticks))
+        return float(low), float(middle), float(high)
 
     def observe(self, interval: tuple[float, float], lasted_s: float) -> None:
         """Widen all intervals after a miss, narrow them after a hit, balanced at the stated coverage."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kgwe.forecast.runtime.levels import EMPTY, NAN, Decayed, Level
+from kgwe.forecast.runtime.ticks import Ticks
 
 if TYPE_CHECKING:
     from kgwe.forecast.runtime.query import Query
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _TAUS: Final = (30.0, 120.0, 900.0, 7200.0)
 _WINDOWS: Final = (10.0, 30.0, 60.0, 300.0)
 _PRIOR_RUNS: Final = 2.0
+_COMMON_PRIOR_RUNS: Final = 4.0
 _MOST_RUNS: Final = 30.0
 _FALLBACK: Final = math.log1p(600.0)
 # A run beyond its estimate counts as two more seconds of work.
@@ -38,6 +40,7 @@ class _Running:
     user: str
     submitted_s: float
     estimate: float
+    common: float
     is_estimated: bool
     """False: no run had ended before, so the estimate was a guess and its error says nothing."""
     numbers: tuple[float, ...]
@@ -55,6 +58,7 @@ class RunStream:
     _recent: tuple[Decayed, ...] = field(default_factory=lambda: tuple(Decayed(tau) for tau in _TAUS))
     _arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=512))
     _departures: deque[float] = field(default_factory=lambda: deque(maxlen=512))
+    _ticks: Ticks = field(default_factory=Ticks)
     _lanes: deque[str] = field(default_factory=lambda: deque(maxlen=_MEMORY))
 
     def submit(self, uid: str, query: Query) -> None:
@@ -67,7 +71,10 @@ class RunStream:
             level.running += 1
             level.submitted_s = query.submitted_s
         lane, is_estimated = query.keys[query.lane], levels[-1].ended > 0
-        self.running[uid] = _Running(levels, lane, query.user, query.submitted_s, estimate, is_estimated, query.numbers)
+        common = self.estimate_common(query)
+        self.running[uid] = _Running(
+            levels, lane, query.user, query.submitted_s, estimate, common, is_estimated, query.numbers
+        )
         self._arrivals.append(query.submitted_s)
 
     def end(self, uid: str, lasted_s: float, at_s: float) -> None:
@@ -76,13 +83,14 @@ class RunStream:
         if run is None:
             return
         value = math.log1p(max(lasted_s, 0.0))
-        error = value - run.estimate if run.is_estimated else 0.0
+        error, deviation = (value - run.estimate, value - run.common) if run.is_estimated else (0.0, 0.0)
         for level in run.levels:
             level.running -= 1
-            level.end(value, error, at_s, run.numbers)
+            level.end(value, error, deviation, at_s, run.numbers)
         for recent in self._recent:
             recent.add(error, at_s)
         self._departures.append(at_s)
+        self._ticks.observe(at_s)
         self._lanes.append(run.lane)
 
     def forget(self, uid: str) -> None:
@@ -118,11 +126,21 @@ class RunStream:
             is_known = True
         return value
 
+    def estimate_common(self, query: Query) -> float:
+        """Return the long mean of the keys that users share: what a run of any user takes."""
+        value, prior = _FALLBACK, 0.0
+        for key in ("", *reversed(query.keys[query.shared :])):
+            level = self.levels.get(key)
+            if level is not None and level.ended:
+                value = (level.ended * level.mean + prior * value) / (level.ended + prior)
+                prior = _COMMON_PRIOR_RUNS
+        return value
+
     def describe(self, query: Query) -> list[float]:
         """Return the features of a query, in the order of the schema. The first is the estimate."""
         now_s = query.submitted_s
         estimate = self.estimate(query)
-        row = [estimate]
+        row = [estimate, self.estimate_common(query) - estimate, *self._ticks.find(now_s)]
         for key in find_keys(query):
             row += self.levels.get(key, EMPTY).describe(estimate, now_s)
         for recent in self._recent:

@@ -13,7 +13,7 @@ import numpy as np
 
 from kgwe.forecast.runtime.artifact import ModelHeader, RuntimeModel, digest_texts
 from kgwe.forecast.runtime.conformal import calibrate
-from kgwe.forecast.runtime.shortest import find_shortest
+from kgwe.forecast.runtime.shortest import Answers, find_shortest
 from kgwe.forecast.runtime.survival import weigh_ended
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 COVERAGE: Final = 0.8
 LEAST_ROWS: Final = 400
-_ROUNDS: Final = (100, 200, 300, 400)
+_ROUNDS: Final = (200, 350, 500, 650)
 _TAIL_ROUNDS: Final = 150
 _LATER: Final = 0.25
 _MEDIAN: Final = {
@@ -33,7 +33,7 @@ _MEDIAN: Final = {
     "alpha": 0.3,
     "num_leaves": 24,
     "max_depth": 7,
-    "learning_rate": 0.04,
+    "learning_rate": 0.02,
     "min_data_in_leaf": 60,
     "feature_fraction": 0.25,
 }
@@ -117,7 +117,8 @@ class _Trainer:
             for alpha in (0.1, 0.9)
         )
         table = calibrate(median + shift, low, high, truth[late], COVERAGE)
-        shortest = find_shortest(median + shift, low, high, data.lasted_s[late], COVERAGE)
+        answers = Answers(median + shift, low, high, data.features[late][:, data.schema.ticks])
+        shortest = find_shortest(answers, data.lasted_s[late], COVERAGE)
         every = np.flatnonzero(data.has_ended)
         texts = (
             self._fit({**_TAIL, "alpha": 0.1}, every, _TAIL_ROUNDS).model_to_string(),
@@ -151,7 +152,7 @@ class _Trainer:
         weights = weigh_ended(data.lasted_s, data.has_ended)[rows]
         if parameters["objective"] == "huber":
             # An error of a tenth costs more seconds on a long run.
-            weights = weights * np.expm1(np.maximum(features[:, 0], 0.1)) ** 0.75
+            weights = weights * np.expm1(np.maximum(features[:, 0], 0.1)) ** 0.5
         target = np.log1p(data.lasted_s[rows]) - features[:, 0]
         dataset = self.lightgbm.Dataset(features, target, weight=weights / weights.mean())
         return self.lightgbm.train({**self.common, **parameters}, dataset, rounds)
