@@ -141,9 +141,9 @@ CAUSES = (
     ),
     Cause(
         "mig-profile",
-        {"gpuRequirements": {"mig": {"profile": "9g.99gb", "count": 1}}},
+        {"gpuRequirements": {"mig": {"profile": "7g.141gb", "count": 1}}},
         "NotOffered",
-        "No GPU model here has MIG profile 9g.99gb (nearest profiles: 7g.80gb, ",
+        "No GPU model here has MIG profile 7g.141gb (nearest profiles: 7g.80gb, ",
         "Set mig.profile to one of these, such as 7g.80gb",
     ),
     Cause(
