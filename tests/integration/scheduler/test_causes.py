@@ -347,7 +347,12 @@ async def test_every_cause_is_named_with_what_to_do(live: Live) -> None:
 async def miss_labels(bed: Bed) -> tuple[str, str]:
     """A SchedulerConfig names labels that no node has: the message of a workload that must stay in one leaf."""
     levels = [{"name": "leaf", "labels": ["example.com/rack"]}]
-    config = {"metadata": {"name": "default"}, "spec": {"topology": {"levels": levels}}}
+    config = {
+        "apiVersion": "kgwe.nvidia.io/v1",
+        "kind": "SchedulerConfig",
+        "metadata": {"name": "default"},
+        "spec": {"topology": {"levels": levels}},
+    }
     await bed.client.create(resources.SCHEDULER_CONFIG, config)
     requirements = gpus(16, topology={"requiredLevel": "leaf"}, **ON_H100)
     workload = await bed.submit(kgwe("labels-of-no-node", **requirements, gpusPerPod=8))
