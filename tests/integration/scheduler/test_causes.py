@@ -150,7 +150,7 @@ CAUSES = (
         "400-gpus",
         gpus(400, **ON_H100),
         "TooLarge",
-        "400 GPUs are requested; nodes with GPU model H100 have 32, 8 of them free.",
+        "400 GPUs are requested; nodes with GPU model H100 have 32, ",
         "Will not start by waiting",
     ),
     Cause(
