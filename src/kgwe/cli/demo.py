@@ -112,9 +112,12 @@ class _Demo:
 
 
 async def _show_screen(view: demo.View, name: str, endpoints: demo.Endpoints, started: float) -> None:
-    with Live(console=Console(), auto_refresh=False) as live:
+    console = Console()
+    with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(screen.render(view, name=name, endpoints=endpoints, started=started), refresh=True)
+            height = console.size.height
+            shown = screen.render(view, name=name, endpoints=endpoints, started=started, height=height)
+            live.update(shown, refresh=True)
             await asyncio.sleep(0.5)
 
 

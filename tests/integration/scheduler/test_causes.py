@@ -141,16 +141,16 @@ CAUSES = (
     ),
     Cause(
         "mig-profile",
-        {"gpuRequirements": {"mig": {"profile": "9g.99gb", "count": 1}}},
+        {"gpuRequirements": {"mig": {"profile": "7g.141gb", "count": 1}}},
         "NotOffered",
-        "No GPU model here has MIG profile 9g.99gb (nearest profiles: 7g.80gb, ",
+        "No GPU model here has MIG profile 7g.141gb (nearest profiles: 7g.80gb, ",
         "Set mig.profile to one of these, such as 7g.80gb",
     ),
     Cause(
         "400-gpus",
         gpus(400, **ON_H100),
         "TooLarge",
-        "400 GPUs are requested; nodes with GPU model H100 have 32, 8 of them free.",
+        "400 GPUs are requested; nodes with GPU model H100 have 32, ",
         "Will not start by waiting",
     ),
     Cause(
@@ -347,7 +347,12 @@ async def test_every_cause_is_named_with_what_to_do(live: Live) -> None:
 async def miss_labels(bed: Bed) -> tuple[str, str]:
     """A SchedulerConfig names labels that no node has: the message of a workload that must stay in one leaf."""
     levels = [{"name": "leaf", "labels": ["example.com/rack"]}]
-    config = {"metadata": {"name": "default"}, "spec": {"topology": {"levels": levels}}}
+    config = {
+        "apiVersion": "kgwe.nvidia.io/v1",
+        "kind": "SchedulerConfig",
+        "metadata": {"name": "default"},
+        "spec": {"topology": {"levels": levels}},
+    }
     await bed.client.create(resources.SCHEDULER_CONFIG, config)
     requirements = gpus(16, topology={"requiredLevel": "leaf"}, **ON_H100)
     workload = await bed.submit(kgwe("labels-of-no-node", **requirements, gpusPerPod=8))

@@ -60,6 +60,12 @@ def test_every_local_command_shows_examples(capsys: pytest.CaptureFixture[str], 
     assert f"kgwe local {command}" in text.partition("Examples:")[2]
 
 
+def test_the_help_of_a_command_shows_its_whole_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["explain", "--help"])
+    assert "Only reads the API" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "example"),
     [

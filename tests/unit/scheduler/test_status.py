@@ -7,6 +7,7 @@ import pytest
 from tests.support.builders import racks
 
 from kgwe.apps.scheduler.workloads import workload_status as phases
+from kgwe.cluster.suspension import marks
 from kgwe.cluster.workload import metadata_keys
 from kgwe.cluster.workload.runs import Run
 from kgwe.cluster.workload.workload import Details, Status, from_kgwe, from_warp, status_patch
@@ -269,3 +270,25 @@ def test_work_that_lost_a_gpu_is_degraded_until_it_is_whole_again():
     whole = phases.running_status(replace(workload(), status=lost), PLACED, "t2")
     assert "Degraded" not in conditions(whole)
     assert whole.message == "running on n1"
+
+
+def test_an_announced_suspension_is_in_the_status_until_the_notice_is_withdrawn():
+    notes = marks.write_notice(marks.Notice(1_700_000_000, 1_700_003_600, 2.5))
+    made = workload()
+    idle = replace(made, meta=msgspec.structs.replace(made.meta, annotations=notes))
+    told = phases.running_status(idle, PLACED, "t1")
+    words = (
+        "its GPUs have been idle since 2023-11-14T22:13:20Z, and it will be suspended at 2023-11-14T23:13:20Z."
+        " Keep it with: kgwe idle keep w -n ns --for 8h"
+    )
+    assert told.message == f"running on n1; {words}"
+    assert conditions(told)["Idle"] == ("True", "IdleGPUs", "t1")
+    assert "Idle" not in conditions(phases.running_status(made, PLACED, "t1"))
+
+
+def test_a_priority_above_the_limit_is_a_condition():
+    made = replace(workload(), asked_priority=20_000, priority=10_000)
+    for status in (phases.pending_status(made, "A", "", "t1"), phases.running_status(made, PLACED, "t1")):
+        limited = status.conditions[-1]
+        assert (limited.type, limited.reason) == ("PriorityLimited", "AboveLimit")
+        assert limited.message.startswith("spec.priority 20000 counts as 10000")

@@ -58,6 +58,7 @@ def explain_running(view: View, workload: Workload, run: Run, base: Explanation)
         reasons = tuple(details.reasons.splitlines())
         found = Placed(seats, details.domain, details.score, dict(details.parts), details.gb_per_s, reasons)
     problems = [*base.problems, *find_seat_problems(view, seats)]
+    problems += filter(None, [marks.describe_notice(workload.meta)])
     if run.suspended:
         resume = f"kubectl patch {run.resource.full_name} {run.meta.name} -n {run.meta.namespace}"
         problems.append(

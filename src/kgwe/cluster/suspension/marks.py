@@ -91,6 +91,19 @@ class Notice:
     saving_per_hour: float | None = None
 
 
+def describe_notice(meta: ObjectMeta) -> str:
+    """What the notice on an object announces, and how to keep it running; empty: there is no notice."""
+    notice = read_notice(meta.annotations)
+    if notice is None:
+        return ""
+    since = f" since {timestamp.format_time(notice.idle_since_s)}" if notice.idle_since_s is not None else ""
+    if notice.action_at_s is None:
+        return f"its GPUs have been idle{since}. Stop it to free them"
+    keep = f"kgwe idle keep {meta.name} -n {meta.namespace} --for 8h"
+    when = timestamp.format_time(notice.action_at_s)
+    return f"its GPUs have been idle{since}, and it will be suspended at {when}. Keep it with: {keep}"
+
+
 def read_notice(annotations: Mapping[str, str]) -> Notice | None:
     """The notice on an object; None: there is none."""
     if not any(key in annotations for key in NOTICE):

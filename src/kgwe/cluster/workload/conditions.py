@@ -11,6 +11,8 @@ DEGRADED = "Degraded"
 SUSPENDED = "Suspended"
 #: `spec.priority` is above what the workload may have, and counts as less
 PRIORITY_LIMITED = "PriorityLimited"
+#: its GPUs are idle, and it is announced when it will be suspended
+IDLE = "Idle"
 
 Trouble = tuple[str, str]
 """(reason, message): why a workload that has its place is not whole."""

@@ -18,7 +18,7 @@ from kgwe.model.units import amounts
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from kgwe.local.demo.demo import Endpoints, View
+    from kgwe.local.demo.demo import Endpoints, Seen, View
 
 _PHASE_STYLE = {
     "Pending": "yellow",
@@ -30,31 +30,56 @@ _PHASE_STYLE = {
 }
 _BAR = 24
 _MAX_FINDINGS = 5
+# Phases in the order in which workloads are shown where not all have room.
+_URGENCY = ("Running", "Scheduled", "Scheduling", "Pending", "Failed", "Succeeded")
+# Lines of the screen beside the rows of workloads, the fleet and the findings: frames, headings and commands.
+_OTHER_LINES = 14
+_FEWEST_ROWS = 3
+_LINES_PER_MESSAGE = 4
 DEFAULT_OPTIMIZER = "127.0.0.1:50051"
 
 
-def render(view: View, *, name: str, endpoints: Endpoints, started: float) -> RenderableType:
-    """Return the screen: workloads, the fleet, wasted GPUs, then commands to try."""
+def render(view: View, *, name: str, endpoints: Endpoints, started: float, height: int = 0) -> RenderableType:
+    """Return the screen: workloads, the fleet, wasted GPUs, then commands to try.
+
+    `height`: lines of the terminal; of many workloads only so many are shown that the rest stays visible. 0: all.
+    """
+    fleet = _build_fleet_table(view)
+    others = _OTHER_LINES + fleet.row_count + min(len(view.findings or ()), _MAX_FINDINGS)
+    rows = max(height - others, _FEWEST_ROWS) if height else _LINES_PER_MESSAGE * len(view.seen)
     title = f"KGWE on local cluster {name!r}, up {time.monotonic() - started:.0f} s"
     return Group(
-        Panel(_build_workload_table(view), title=title, border_style="green"),
-        Panel(_build_fleet_table(view), title="Fleet"),
+        Panel(_build_workload_table(view, rows), title=title, border_style="green"),
+        Panel(fleet, title="Fleet"),
         Panel(_build_findings(view), title="Wasted GPUs (kgwe optimize)"),
         _format_hints(name, endpoints),
     )
 
 
-def _build_workload_table(view: View) -> Table:
+def _build_workload_table(view: View, rows: int) -> Table:
     table = Table(box=None, expand=True, pad_edge=False)
     for column in ("Workload", "API group", "GPUs", "Phase", "Since", "Node"):
         table.add_column(column, no_wrap=True)
-    table.add_column("Message", ratio=1)
-    for (_, _), seen in sorted(view.seen.items()):
+    is_full = rows < len(view.seen)
+    # Messages that wrap take the lines of other workloads, and of the other panels.
+    is_tight = rows < _LINES_PER_MESSAGE * len(view.seen)
+    table.add_column("Message", ratio=1, no_wrap=is_tight, overflow="ellipsis" if is_tight else "fold")
+    for seen in _choose_shown(view, rows):
         phase_name = seen.phase or Phase.PENDING
         phase = Text(phase_name, style=_PHASE_STYLE.get(phase_name, ""))
         since = f"{time.monotonic() - seen.since:.0f} s"
         table.add_row(seen.name, seen.kind, seen.gpus, phase, since, seen.node or "-", seen.message)
+    if is_full:
+        table.add_row(f"+{len(view.seen) - rows + 1} more", *[""] * 5, "kgwe local kubectl -- get gw,gpuw -A lists all")
     return table
+
+
+def _choose_shown(view: View, rows: int) -> list[Seen]:
+    """Workloads by name; where they are too many for the rows, those that have not ended first."""
+    seen = [each for _, each in sorted(view.seen.items())]
+    if len(seen) <= rows:
+        return seen
+    return sorted(seen, key=lambda each: _URGENCY.index(each.phase or Phase.PENDING))[: rows - 1]
 
 
 def _build_fleet_table(view: View) -> Table:

@@ -140,8 +140,11 @@ def explain_wiring(case: Case) -> Answer:
     count = request.gpus.count
     groups = [each for each in range(count - 1, 1, -1) if _is_connected_anywhere(fitter, _with_count(request, each))]
     largest = f"; the largest such group has {groups[0]}" if groups else ""
+    rate = fitter.fastest_gb_per_s(request, case.numbers) if request.min_bandwidth_gbps else -1.0
     # Rounded down: a bandwidth that can be asked for.
-    fastest = math.floor(10 * fitter.fastest_gb_per_s(request, case.numbers)) / 10 if request.min_bandwidth_gbps else 0
+    fastest = max(math.floor(10 * rate) / 10, 0.0)
+    if rate == 0:
+        largest = f"; the bandwidth between these GPUs is not known (it comes from the KGWE agent){largest}"
     if fastest:
         largest = f"; the fastest {count} have {format_number(fastest)} GB/s{largest}"
     equal = next((each for each in groups if count % each == 0), 0)

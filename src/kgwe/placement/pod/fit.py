@@ -222,11 +222,11 @@ class Fitter:
         return max((self.snapshot.nodes[number].whole_gpus for number in matching), default=0) or self.most_gpus
 
     def fastest_gb_per_s(self, request: Request, nodes: Sequence[int]) -> float:
-        """The highest ring bandwidth that GPUs of a request have on these nodes when empty; 0: none, or not known."""
+        """The highest ring bandwidth that its GPUs have on these nodes when empty; 0: not known, negative: none."""
         at = np.array(nodes, np.intp)
         rates = self.tables.gb_per_s(request.gpus.count, request.preference)[self._rows(self._usable[at], at)]
         known = rates[np.isfinite(rates)]
-        return max(float(known.max(initial=0.0)), 0.0)
+        return float(known.max(initial=gpu_tables.NONE_GB_PER_S))
 
     @property
     def usual_shares(self) -> int:

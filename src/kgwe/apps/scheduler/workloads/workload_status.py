@@ -16,6 +16,7 @@ from kgwe.cluster.workload.conditions import (
     COMPLETE,
     DEGRADED,
     FAILED,
+    IDLE,
     PRIORITY_LIMITED,
     RUNNING,
     SCHEDULED,
@@ -117,7 +118,10 @@ def scheduled_status(
 def running_status(workload: Workload, placed: Placement, now: str, trouble: Trouble | None = None) -> Status:
     """The workload runs; `trouble`: a part of it is lost."""
     message = f"running on {placed.where}" + (f"; {trouble[1]}" if trouble else "")
+    if idle := marks.describe_notice(workload.meta):
+        message += f"; {idle}"
     verdicts = {RUNNING: (True, "PodRunning", message), **_degraded_condition(trouble)}
+    verdicts |= {IDLE: (True, "IdleGPUs", idle)} if idle else {}
     status = _with_job(workload, placed, now, phase=Phase.RUNNING, message=message, verdicts=verdicts)
     return replace(status, start_time=workload.status.start_time or now)
 

@@ -1,0 +1,48 @@
+"""The screen of `kgwe demo` keeps all its panels, whatever the number of workloads."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kgwe.local.demo import screen
+from kgwe.local.demo.demo import Endpoints, Seen
+
+
+def shown(workloads: int, height: int) -> list[str]:
+    seen = {
+        ("gw", f"w{number:02}"): Seen(
+            f"w{number:02}", "kgwe.nvidia.io", "8", "Succeeded" if number < 5 else "Pending", "", "waits " * 60, 0.0
+        )
+        for number in range(workloads)
+    }
+    nothing = SimpleNamespace(store={})
+    view: Any = SimpleNamespace(seen=seen, nodes=nothing, pods=nothing, findings=[])
+    endpoints = Endpoints(metrics="http://127.0.0.1:1", optimizer=screen.DEFAULT_OPTIMIZER)
+    text = io.StringIO()
+    console = Console(file=text, width=120, height=height)
+    console.print(screen.render(view, name="kgwe", endpoints=endpoints, started=0.0, height=height))
+    return text.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("workloads", [21, 60])
+def test_many_workloads_leave_room_for_the_other_panels(workloads: int) -> None:
+    lines = shown(workloads, 40)
+    assert len(lines) <= 40
+    text = "\n".join(lines)
+    assert "Fleet" in text
+    assert "Wasted GPUs" in text
+    assert "w05" in text
+    if workloads > 40:
+        assert " more " in text
+        assert "w00" not in text, "workloads that have ended give way"
+
+
+def test_few_workloads_are_all_shown() -> None:
+    text = "\n".join(shown(3, 40))
+    assert "more" not in text
+    assert all(name in text for name in ("w00", "w01", "w02"))
