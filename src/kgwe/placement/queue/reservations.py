@@ -6,7 +6,7 @@ and the first by fair share. It names the nodes where the workload starts first
 (`kgwe.placement.queue.earliest_start`), and when. Every workload eventually becomes the oldest, so none starves. Other
 workloads are placed on reserved nodes only if
 
-- their priority is higher, or they are older, or
+- their priority is higher, or
 - they end in time with a probability of 95 % (*backfill*), or
 - the waiting workload can still start on time beside them.
 
@@ -303,15 +303,12 @@ class Reservations:
     # --- others -----------------------------------------------------------------------------------------
 
     def find_conflicting(self, workload: QueuedWorkload, now_s: float) -> list[Reservation]:
-        """Reservations whose nodes the workload may not use.
-
-        An older workload may use the nodes of a younger one: only so many are older, so the younger does not starve.
-        """
+        """Reservations whose nodes the workload may not use."""
         return [
             entry.reservation
             for entry in self._entries.values()
             if entry.reservation.rank <= workload.level
-            and not _is_older(workload, entry.workload)
+            and entry.reservation.key != workload.key
             and not self._is_gone_by(workload, entry.reservation, now_s)
         ]
 
@@ -351,11 +348,6 @@ class Reservations:
 def _is_same_request(one: QueuedWorkload, other: QueuedWorkload) -> bool:
     """Whether the two differ in their run times at most: these change with every prediction."""
     return replace(one, run_time=other.run_time, predicted_p95_s=other.predicted_p95_s) == other
-
-
-def _is_older(one: QueuedWorkload, other: QueuedWorkload) -> bool:
-    """Whether one waits for longer than another of its level, or is the same."""
-    return one.level == other.level and (one.since_s, one.key) <= (other.since_s, other.key)
 
 
 def _build_reservation(workload: QueuedWorkload, start: EarliestStart) -> Reservation:

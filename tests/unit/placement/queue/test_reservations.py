@@ -203,16 +203,6 @@ class TestLiveness:
         assert bed.run(0.5) == []
         assert bed.run(2.0) == ["failed"]
 
-    def test_an_older_workload_may_use_the_nodes_of_a_younger_one(self):
-        """A gang whose last pod came late, or a workload that was preempted, is older than what waits already."""
-        bed = Bed({"s": {"a": [8]}}, refresh_s=1.0)
-        bed.start(work("long", 4, lasts=1000.0))
-        bed.put(work("young", 8, lasts=50.0, since_s=3.0), work("younger", 4, since_s=4.0))
-        assert bed.run(5.0) == []
-        bed.put(work("old", 4, since_s=1.0))
-
-        assert bed.run(6.0) == ["old"]
-
     def test_a_reservation_that_is_free_and_of_no_use_is_dropped(self):
         bed = Bed({"s": {"a": [8]}}, refresh_s=30.0)
         bed.start(work("long", 4, lasts=100.0))
