@@ -15,12 +15,15 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from tests.support.clusters.pool import ClusterPool
+from tests.support.patience import PATIENCE_S
 
+from kgwe.local.cluster import startup
 from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
 from kgwe.local.cluster.components import NO_FEATURES, Features
 from kgwe.local.host import paths
@@ -80,9 +83,10 @@ def private_cluster(cluster_root: Path) -> Iterator[ClusterFactory]:
 
 @pytest.fixture
 def namespace(cluster: LocalCluster) -> Iterator[str]:
-    """A namespace that nobody else uses; what is in it goes away afterwards, in its own time."""
+    """A namespace that no other test uses, ready for pods; what is in it goes away afterwards, in its own time."""
     name = f"test-{os.getpid()}-{next(_counter)}"
     with cluster.api() as api:
         api.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        startup.await_service_account(api, time.monotonic() + PATIENCE_S, name)
         yield name
         api.request("DELETE", f"/api/v1/namespaces/{name}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe import errors
+from kgwe.local.cluster import startup
 from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
 from kgwe.local.cluster.components import NO_FEATURES, Features
 
@@ -111,6 +112,7 @@ def _restore(shared: Shared) -> bool:
             _delete(shared.cluster, ["/apis/events.k8s.io/v1/namespaces/default/events"])
             for name in shared.cluster.state().sidecars:
                 shared.cluster.stop_sidecar(name)
+            _await_controllers(shared.cluster, end)
             return _remove_nodes(shared.cluster, end)
         if any(now.get(path) != content for path, content in shared.pristine.items()):
             return False
@@ -140,6 +142,15 @@ def _remove_nodes(cluster: LocalCluster, end: float) -> bool:
                 api.request("DELETE", f"{path}?gracePeriodSeconds=0")
             time.sleep(0.05)
     return False
+
+
+def _await_controllers(cluster: LocalCluster, end: float) -> None:
+    """Wait until controllers act. They connect again a while after an API server was killed and started again."""
+    probe = f"test-probe-{time.monotonic_ns()}"
+    with cluster.api() as api:
+        api.request("POST", "/api/v1/namespaces", {"metadata": {"name": probe}})
+        startup.await_service_account(api, end, probe)
+        api.request("DELETE", f"{_NAMESPACES}{probe}")
 
 
 def _roots(paths: list[str]) -> list[str]:

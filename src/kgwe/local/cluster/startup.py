@@ -109,9 +109,9 @@ def _explain_exit(record: ProcessRecord) -> KgweError:
     return PortTaken(message) if "address already in use" in tail else Permanent(message)
 
 
-def await_service_account(api: Api, deadline: float) -> None:
+def await_service_account(api: Api, deadline: float, namespace: str = "default") -> None:
     """Wait until pods can be created: admission refuses them until the default service account exists."""
-    while not api.exists("/api/v1/namespaces/default/serviceaccounts/default"):
+    while not api.exists(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"):
         if time.monotonic() > deadline:
             raise Transient(
                 "kube-controller-manager creates no service accounts; see `kgwe local logs kube-controller-manager`"

@@ -33,12 +33,6 @@ _HELD_MAX = 128
 _held: deque[int] = deque()
 
 
-def is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # Like the servers do: a port whose last connection is in TIME_WAIT counts as free.
-        return _bind(probe, port, reuse=True)
-
-
 def allocate(
     purposes: Sequence[str],
     *,
@@ -68,24 +62,19 @@ def allocate(
 def _hold(port: int, *, reuse: bool) -> bool:
     """Bind the port until this process ends or has chosen many others; return False if it is taken.
 
-    Without `reuse`, a port that another process holds counts as taken too.
+    With `reuse`, as servers do: a port whose last connection is in TIME_WAIT is free, and one that another process
+    only holds is too.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
-        if not _bind(holder, port, reuse=reuse):
-            return False
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+        try:
+            holder.bind((LOOPBACK, port))
+        except OSError as exc:
+            if exc.errno in {errno.EADDRINUSE, errno.EACCES}:
+                return False
+            raise
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server may listen on it
         _held.append(holder.detach())
     while len(_held) > _HELD_MAX:
         os.close(_held.popleft())
-    return True
-
-
-def _bind(sock: socket.socket, port: int, *, reuse: bool) -> bool:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
-    try:
-        sock.bind((LOOPBACK, port))
-    except OSError as exc:
-        if exc.errno in {errno.EADDRINUSE, errno.EACCES}:
-            return False
-        raise
     return True
