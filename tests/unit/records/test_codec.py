@@ -46,9 +46,10 @@ def test_every_field_has_a_type_that_is_known(kind: type[Any]) -> None:
 #: as records on disk call the fields; a field may be renamed in the code, never here
 WIRE_NAMES = {
     "Ask": "owner request amounts pods divisible ranks nearness strategy priority preemptible since namespace name"
-    " expected_s first_claim serves gang first partial hint following",
+    " expected_s first_claim serves gang first partial hint following fields",
     "Constraints": "selector affinity tolerations avoid",
     "DomainWeights": "availability alignment utilisation history",
+    "Fields": "model architecture min_memory preference min_bandwidth share profile spot_policy hardware template is_pod",
     "Following": "kinds order expected intent",
     "GangRequest": "roles required preferred strategy hardware min_network_gb_per_s max_nodes_per_leaf"
     " max_gpus_per_leaf max_pods_per_node priority name exposed",

@@ -32,7 +32,7 @@ NOT_SCHEDULED: Final = "NotScheduled"
 PODS_NOT_CREATED: Final = "PodsNotCreated"
 
 #: the scheduler of pods that name none
-DEFAULT_SCHEDULER: Final = "default-scheduler"
+_DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def _describe_unscheduled(state: ClusterState, workload: Workload, waiting: Sequ
         text = f"no ResourceClaim was created from ResourceClaimTemplate {template}"
         check = f"check that it exists in namespace {pod.metadata.namespace}"
         return Unplaced(NOT_SCHEDULED, f"{text}; {check}")
-    name = pod.spec.schedulerName or DEFAULT_SCHEDULER
-    if name != DEFAULT_SCHEDULER:
+    name = pod.spec.schedulerName or _DEFAULT_SCHEDULER
+    if name != _DEFAULT_SCHEDULER:
         text = f"no scheduler named {name} has picked up its pod"
         fix = "Remove schedulerName from the pod template, or start that scheduler"
         return Unplaced(NOT_SCHEDULED, f"{text}. {fix}", is_certain=True)

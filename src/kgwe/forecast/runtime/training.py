@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 COVERAGE: Final = 0.8
 LEAST_ROWS: Final = 400
-_ROUNDS: Final = (200, 350, 500, 650)
+_ROUNDS: Final = (100, 200, 300, 400)
 _TAIL_ROUNDS: Final = 150
 _LATER: Final = 0.25
 _MEDIAN: Final = {
@@ -33,7 +33,7 @@ _MEDIAN: Final = {
     "alpha": 0.3,
     "num_leaves": 24,
     "max_depth": 7,
-    "learning_rate": 0.02,
+    "learning_rate": 0.04,
     "min_data_in_leaf": 60,
     "feature_fraction": 0.25,
 }
