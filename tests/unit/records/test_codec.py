@@ -49,7 +49,8 @@ WIRE_NAMES = {
     " expected_s first_claim serves gang first partial hint following fields",
     "Constraints": "selector affinity tolerations avoid",
     "DomainWeights": "availability alignment utilisation history",
-    "Fields": "model architecture min_memory preference min_bandwidth share profile spot_policy hardware template is_pod",
+    "Fields": "model architecture min_memory preference min_bandwidth share profile spot_policy hardware template"
+    " is_pod",
     "Following": "kinds order expected intent",
     "GangRequest": "roles required preferred strategy hardware min_network_gb_per_s max_nodes_per_leaf"
     " max_gpus_per_leaf max_pods_per_node priority name exposed",
