@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Nodes that a summary of a running workload names.
 _NAMED: Final = 16
+_PROGRAMS: Final = ("kube-", "kubectl", "kgwe")
 
 
 def describe_seat(view: View, seat: PlannedSeat, pod: str = "", phase: str = "") -> Seat:
@@ -73,7 +74,9 @@ def words_of_advice(workload: Workload) -> Iterator[Word]:
 
 
 def as_sentence(text: str) -> str:
-    return end_sentence(text[:1].upper() + text[1:])
+    """The text with a capital letter and a full stop. Names of programs keep their spelling."""
+    first = text[:1] if text.startswith(_PROGRAMS) else text[:1].upper()
+    return end_sentence(first + text[1:])
 
 
 def replace_fields(told: Explanation, **changes: object) -> Explanation:

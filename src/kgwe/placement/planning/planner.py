@@ -145,6 +145,10 @@ def _note_spot_node(fleet: FleetView, ask: Ask, found: Decision) -> str:
     return "; a spot node, because no other node fits" if avoided else ""
 
 
+def _describe_choice(fitting: int) -> str:
+    return "the only node that fits" if fitting == 1 else f"best of {fitting} nodes that fit"
+
+
 def _build_pod_plan(ask: Ask, found: Decision, note: str = "") -> Plan:
     score = found.score
     return Plan(
@@ -157,7 +161,7 @@ def _build_pod_plan(ask: Ask, found: Decision, note: str = "") -> Plan:
         gb_per_s=found.gb_per_s,
         level="node",
         domain=found.name,
-        message=f"{found.name}, best of {found.fitting} nodes that fit{note}",
+        message=f"{found.name}, {_describe_choice(found.fitting)}{note}",
     )
 
 
