@@ -29,6 +29,7 @@ from kgwe.cli.bench import (
 )
 from kgwe.cli.bench.forecast import demand, eta, predictor
 from kgwe.cli.bench.optimizer import recommendations
+from kgwe.cli.bench.scaling import scaledown, spot
 from kgwe.cli.bench.workloads import classify, hints, interference
 
 app = App(
@@ -67,7 +68,9 @@ for each in (
     queue,
     recommendations,
     recovery,
+    scaledown,
     shares,
+    spot,
     waste,
     store,
 ):
