@@ -7,6 +7,7 @@ allowed to move, and the scheduler's engine must find it a place on a node that 
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -174,25 +175,21 @@ class _Round:
         return None
 
     def _try_remove(self, trial: Trial, node: int) -> Removal | None:
-        name = self._snapshot.nodes[node].name
-        pool = self._uses[name].pool
-        if node in self._receives:
-            return self._keep(name, Keep.RECEIVES)
-        if self._left[pool] <= self._settings.least.get(pool, 0):
-            return self._keep(name, Keep.LEAST, pool)
-        pods = self._movable(node)
-        spent: dict[str, int] = {}
-        for budget in (each for pod in pods for each in pod.budgets):
-            spent[budget] = spent.get(budget, 0) + 1
-            if spent[budget] > self._budgets.get(budget, 0):
-                return self._keep(name, Keep.BUDGET, budget)
+        """Remove the node and move its pods; None, with the reason noted and nothing changed, where it must stay."""
+        name, pods = self._snapshot.nodes[node].name, self._movable(node)
+        pool, spent = self._uses[name].pool, Counter(budget for pod in pods for budget in pod.budgets)
+        reason = self._find_block(node, pool, spent)
+        if reason is not None:
+            self._kept[name] = reason
+            return None
         mark = len(trial)
         self._stays[node] = False
         targets = self._move_all(trial, pods)
         if isinstance(targets, str):
             trial.rollback(mark)
             self._stays[node] = True
-            return self._keep(name, Keep.NO_PLACE, targets)
+            self._kept[name] = (Keep.NO_PLACE, targets)
+            return None
         for budget, count in spent.items():
             self._budgets[budget] -= count
         self._receives.update(targets)
@@ -200,6 +197,15 @@ class _Round:
         self._left[pool] -= 1
         nodes = self._snapshot.nodes
         return Removal(name, tuple((pod.name, nodes[each].name) for pod, each in zip(pods, targets, strict=True)))
+
+    def _find_block(self, node: int, pool: str, spent: Counter[str]) -> tuple[Keep, str] | None:
+        if node in self._receives:
+            return Keep.RECEIVES, ""
+        if self._left[pool] <= self._settings.least.get(pool, 0):
+            return Keep.LEAST, pool
+        short = (budget for budget, count in spent.items() if count > self._budgets.get(budget, 0))
+        budget = next(short, None)
+        return None if budget is None else (Keep.BUDGET, budget)
 
     def _move_all(self, trial: Trial, pods: Sequence[RunningPod]) -> list[int] | str:
         """Return a node that stays for every pod, or the pod for which there is none."""
@@ -215,6 +221,3 @@ class _Round:
             trial.commit(found.grant)
             targets.append(found.node)
         return targets
-
-    def _keep(self, name: str, reason: Keep, cause: str = "") -> None:
-        self._kept[name] = (reason, cause)

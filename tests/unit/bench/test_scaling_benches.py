@@ -57,7 +57,16 @@ def test_scaledown_reports_shares_beside_baselines_and_draws_a_chart(tmp_path, c
 def test_spot_reports_every_setting_and_the_risk_of_gangs(tmp_path, capsys):
     chart = tmp_path / "chart.svg"
     found = measure(
-        capsys, "spot", "--data", str(write_spot(tmp_path)), "--start-every-hours", "12", "--plot", str(chart)
+        capsys,
+        "spot",
+        "--data",
+        str(write_spot(tmp_path)),
+        "--start-every-hours",
+        "12",
+        "--replan-hours",
+        "60",
+        "--plot",
+        str(chart),
     )
     metrics = found["metrics"]
     assert len(metrics["cost_ratio"]) == 8
@@ -87,3 +96,22 @@ def test_absent_data_is_named(tmp_path, capsys):
     short = tmp_path / "short.csv"
     short.write_text("time,active,total\n,1,2\n")
     assert "usable minutes" in fail(capsys, "scaledown", "--data", str(short))
+
+
+def test_the_autoscaler_reports_speed_loops_and_cost_beside_exact_plans(tmp_path, capsys):
+    head = "cloud,catalog_path,instance_type,accelerator,accelerator_count,vcpus,memory_gib,region,zone,"
+    head += "price_usd_h,spot_price_usd_h"
+    rows = [
+        f"aws,x,{name},{model},{gpus},{8 * gpus},{64 * gpus},r,z,{price},{price / 2}"
+        for name, model, gpus, price in (("one", "T4", 1, 0.5), ("four", "A100", 4, 12.0), ("eight", "H100", 8, 40.0))
+    ]
+    prices = tmp_path / "prices.csv"
+    prices.write_text("\n".join([head, *rows, "gcp,x,,A100,1.0,,,r,z,2.0,", "aws,x,odd,A100,0.5,4,8,r,z,1.0,"]))
+    arguments = ["--pods", "40", "--classes", "5", "--small-cases", "4", "--nodes", "32"]
+    found = measure(capsys, "autoscaler", "--data", str(prices), *arguments)
+    assert found["params"]["pools"] == 6
+    metrics = found["metrics"]
+    assert metrics["pods_per_s"] > 0
+    assert len(metrics["loop_s"]) == 6
+    assert metrics["cost_ratio_max"] is None or metrics["cost_ratio_max"] >= 1
+    assert "does not exist" in fail(capsys, "autoscaler", "--data", str(tmp_path / "none.csv"))

@@ -44,7 +44,7 @@ def test_constant_demand_is_met_with_almost_nothing_idle_after_a_day():
     assert powered[1440:].max() <= 254
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(0, 500), min_size=20, max_size=120))
 def test_the_decision_depends_on_the_past_only(demand):
     whole, cut = PoweredNodes(), PoweredNodes()

@@ -29,7 +29,7 @@ from kgwe.cli.bench import (
 )
 from kgwe.cli.bench.forecast import demand, eta, predictor
 from kgwe.cli.bench.optimizer import recommendations
-from kgwe.cli.bench.scaling import scaledown, spot
+from kgwe.cli.bench.scaling import autoscaler, scaledown, spot
 from kgwe.cli.bench.workloads import classify, hints, interference
 
 app = App(
@@ -48,6 +48,7 @@ Close other programs first: other load changes the results.""",
 
 for each in (
     agent,
+    autoscaler,
     classify,
     client,
     cluster,

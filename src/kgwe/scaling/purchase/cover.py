@@ -2,7 +2,7 @@
 
 Every class has a fair price: the least that one of its pods costs on a full node. A node is worth the fair prices of
 the pods on it, as long as such pods wait. The node with the best worth for its price is bought as often as enough pods
-wait to fill it in the same way; then the rest is looked at again.
+wait to fill it in the same way; then the rest is looked at again. For the last pods choices are followed to the end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,16 @@ if TYPE_CHECKING:
 
     from kgwe.scaling.purchase.filling import Counts, NodeFiller
 
+    #: price over worth, pool, pods of each class on one node
+    Offer = tuple[float, int, Counts]
+
 #: Pools that are tried per class: the best ones for this class alone.
 _TRIED: Final = 6
+#: So few pods are covered with a look ahead.
+_LAST_PODS: Final = 16
+_FEWER: Final = 8
+_FEW_CLASSES: Final = 6
+_FOLLOWED: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +50,42 @@ def cover_pods(filler: NodeFiller, wanted: Counts, limits: Sequence[int]) -> lis
     fair = _price_fairly(filler)
     batches: list[Batch] = []
     while any(left):
-        found = _find_best(filler, left, room, fair)
-        if found is None:
+        offers = _list_offers(filler, left, room, fair)
+        if not offers:
             break
-        pool, counts = found
-        nodes = min(have // each for have, each in zip(left, counts, strict=True) if each)
-        nodes = min(nodes, room[pool])
-        batches.append(Batch(pool, nodes, counts))
-        room[pool] -= nodes
-        left = [have - nodes * each for have, each in zip(left, counts, strict=True)]
+        offer = offers[0]
+        if sum(left) <= _LAST_PODS:
+            few = sum(have > 0 for have in left) <= _FEW_CLASSES
+            offers = _list_offers(filler, left, room, fair, in_parts=few)
+            offer = min(_look_ahead(filler, left, room, fair, each) for each in offers[:_FOLLOWED])[-1]
+        batch, left = _take(offer, left, room)
+        batches.append(batch)
     return _exchange(filler, batches, limits)
+
+
+def _take(offer: Offer, left: list[int], room: list[int]) -> tuple[Batch, list[int]]:
+    """Take nodes of an offer as often as it is filled. `room` is changed."""
+    _, pool, counts = offer
+    nodes = min(have // each for have, each in zip(left, counts, strict=True) if each)
+    nodes = min(nodes, room[pool])
+    room[pool] -= nodes
+    return Batch(pool, nodes, counts), [have - nodes * each for have, each in zip(left, counts, strict=True)]
+
+
+def _look_ahead(
+    filler: NodeFiller, left: list[int], room: list[int], fair: list[float], offer: Offer
+) -> tuple[int, float, Offer]:
+    """Return what stays unmet and what all costs when this offer is taken, and the best ones from then on."""
+    room = room.copy()
+    batch, left = _take(offer, left, room)
+    cost = batch.nodes * float(filler.prices[batch.pool])
+    while any(left):
+        offers = _list_offers(filler, left, room, fair)
+        if not offers:
+            break
+        batch, left = _take(offers[0], left, room)
+        cost += batch.nodes * float(filler.prices[batch.pool])
+    return sum(left), cost, offer
 
 
 def _price_fairly(filler: NodeFiller) -> list[float]:
@@ -62,8 +96,13 @@ def _price_fairly(filler: NodeFiller) -> list[float]:
     return [float(value) for value in each.min(axis=0)] if len(prices) else [float("inf")] * filler.alone.shape[1]
 
 
-def _find_best(filler: NodeFiller, left: list[int], room: list[int], fair: list[float]) -> tuple[int, Counts] | None:
-    """Return the pool and the filling with the most worth for the price."""
+def _list_offers(
+    filler: NodeFiller, left: list[int], room: list[int], fair: list[float], *, in_parts: bool = False
+) -> list[Offer]:
+    """Return pools with a filling, the most worth for the price first.
+
+    `in_parts`: also with fillings that leave pods to other nodes, which may hold them better.
+    """
     has_room = np.array(room) > 0
     tried: set[int] = set()
     for number, have in enumerate(left):
@@ -75,14 +114,25 @@ def _find_best(filler: NodeFiller, left: list[int], room: list[int], fair: list[
             # The cheapest node of all matters for the last pods.
             if len(usable):
                 tried.add(int(usable[np.argmin(filler.prices[usable])]))
-    best: tuple[float, int, int, Counts] | None = None
-    for pool in sorted(tried):
-        counts, _ = filler.fill(pool, tuple(left))
-        worth = sum(price * count for price, count in zip(fair, counts, strict=True) if count)
-        if worth > 0:
-            score = (max(float(filler.prices[pool]), 1.0) / worth, -sum(counts), pool, counts)
-            best = score if best is None or score < best else best
-    return None if best is None else (best[2], best[3])
+    offers = set()
+    parts = [tuple(left), *(_list_parts(left) if in_parts else ())]
+    for pool in tried:
+        for part in parts:
+            counts, _ = filler.fill(pool, part)
+            worth = sum(price * count for price, count in zip(fair, counts, strict=True) if count)
+            if worth > 0:
+                offers.add((max(float(filler.prices[pool]), 1.0) / worth, pool, counts))
+    return sorted(offers)
+
+
+def _list_parts(left: list[int]) -> list[Counts]:
+    """Return what waits with fewer pods of one class, and each class alone."""
+    parts = []
+    for number, have in enumerate(left):
+        if have:
+            parts += [(*left[:number], fewer, *left[number + 1 :]) for fewer in range(min(have, _FEWER))]
+            parts.append(tuple(count if each == number else 0 for each, count in enumerate(left)))
+    return parts
 
 
 def _exchange(filler: NodeFiller, batches: list[Batch], limits: Sequence[int]) -> list[Batch]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.fleet.node import Node, Request
     from kgwe.placement.fleet.snapshot import Grant
     from kgwe.scaling.purchase.pools import NodePool
 
@@ -34,6 +34,10 @@ class NodeFiller:
         #: pool, class -> pods of this class alone that fit on one node
         self.alone = self._count_alone()
         self._order = sorted(range(len(classes)), key=lambda each: _size(classes[each]), reverse=True)
+        numbers: dict[object, int] = {}
+        #: pool -> number of its hardware: what fits on one node fits on all with the same hardware
+        self._hardware = [numbers.setdefault(_describe_hardware(pool.template), len(numbers)) for pool in pools]
+        self._most = [tuple(map(int, row)) for row in self.alone]
         self._filled: dict[tuple[int, Counts], tuple[Counts, tuple[tuple[int, Grant], ...]]] = {}
 
     def _count_alone(self) -> NDArray[np.int64]:
@@ -48,10 +52,11 @@ class NodeFiller:
 
     def fill(self, pool: int, wanted: Counts) -> tuple[Counts, tuple[tuple[int, Grant], ...]]:
         """Return how many pods of each class fit, of at most `wanted`, and the class and grant of each. Large first."""
-        key = (pool, tuple(min(count, int(most)) for count, most in zip(wanted, self.alone[pool], strict=True)))
+        possible = tuple(map(min, wanted, self._most[pool]))
+        key = (self._hardware[pool], possible)
         found = self._filled.get(key)
         if found is None:
-            found = self._filled[key] = self._fill(*key)
+            found = self._filled[key] = self._fill(pool, possible)
         return found
 
     def _fill(self, pool: int, wanted: Counts) -> tuple[Counts, tuple[tuple[int, Grant], ...]]:
@@ -59,14 +64,29 @@ class NodeFiller:
         grants: list[tuple[int, Grant]] = []
         with self._snapshot.trial() as trial:
             for number in self._order:
-                while counts[number] < wanted[number]:
-                    grant = self._fitter.find_grant(self.classes[number], pool)
+                request = self.classes[number]
+                while counts[number] < wanted[number] and self._may_fit(request, pool):
+                    grant = self._fitter.find_grant(request, pool)
                     if grant is None:
                         break
                     trial.commit(grant)
                     grants.append((number, grant))
                     counts[number] += 1
         return tuple(counts), tuple(grants)
+
+    def _may_fit(self, request: Request, pool: int) -> bool:
+        """Whether it is worth asking the engine, which takes longer."""
+        free = self._snapshot
+        return bool(
+            request.cpu_milli <= free.cpu_milli[pool]
+            and request.memory_bytes <= free.memory_bytes[pool]
+            and request.gpus.count <= int(free.free[pool]).bit_count()
+        )
+
+
+def _describe_hardware(node: Node) -> object:
+    cut = tuple(sorted(node.cut.items()))
+    return (node.shape, node.cpu_milli, node.memory_bytes, node.pods, node.healthy, cut, node.shares_per_gpu)
 
 
 def _size(request: Request) -> tuple[float, int, int]:

@@ -27,9 +27,13 @@ if TYPE_CHECKING:
 
     from kgwe.model.network.domains import Tree
     from kgwe.placement.fleet.node import Node, Request
+    from kgwe.placement.fleet.snapshot import Grant
     from kgwe.placement.planning.ask import Ask
     from kgwe.scaling.purchase.cover import ExactCover
     from kgwe.scaling.purchase.pools import NodePool
+
+    #: number of the node among those bought for the gang, and the devices of one pod
+    GangSeats = tuple[tuple[int, Grant], ...]
 
 #: Name of the level of leaves or placement groups in the simulated network.
 LEAF: Final = "leaf"
@@ -57,6 +61,8 @@ class PurchasePlanner:
     _unmet: list[Unmet] = field(default_factory=list)
     _count: Counter[str] = field(default_factory=Counter)
     _spent: int = 0
+    _fillers: dict[tuple[Request, ...], NodeFiller] = field(default_factory=dict)
+    _tried: dict[tuple[Ask, str, int], GangSeats | None] = field(default_factory=dict)
 
     def plan(self, asks: Sequence[Ask]) -> PurchasePlan:
         """Return what to buy. Call it once."""
@@ -79,8 +85,28 @@ class PurchasePlanner:
     def _buy_gang(self, ask: Ask) -> None:
         """Buy the nodes of a gang from the cheapest pool on which the gang planner accepts it."""
         requests = _list_requests(ask)
-        filler = NodeFiller(self.pools, list(dict.fromkeys(requests)))
-        wanted = tuple(requests.count(each) for each in filler.classes)
+        offers, reason = self._list_gang_offers(ask, requests)
+        for _, nodes, number in sorted(offers):
+            pool = self.pools[number]
+            key = (ask.without_identity(), pool.name, nodes)
+            if key not in self._tried:
+                self._tried[key] = self._try_gang(ask, pool, nodes)
+            seats = self._tried[key]
+            if seats is not None:
+                made = [self._buy(pool) for _ in range(nodes)]
+                self._seats[ask.owner] = tuple(PromisedSeat(made[node].name, grant) for node, grant in seats)
+                return
+        if offers:
+            reason = UnmetReason.TOPOLOGY
+        self._refuse(ask.owner, reason, f"a gang of {len(requests)} pods is bought whole or not at all")
+
+    def _list_gang_offers(self, ask: Ask, requests: list[Request]) -> tuple[list[tuple[int, int, int]], UnmetReason]:
+        """Return price, nodes and pool where the whole gang can be bought, and why not where there is none."""
+        classes = tuple(dict.fromkeys(requests))
+        filler = self._fillers.get(classes)
+        if filler is None:
+            filler = self._fillers[classes] = NodeFiller(self.pools, classes)
+        wanted = tuple(requests.count(each) for each in classes)
         required = ask.gang.required if ask.gang is not None else ask.nearness.required
         offers, reason = [], UnmetReason.NO_POOL
         for number, pool in enumerate(self.pools):
@@ -95,36 +121,19 @@ class PurchasePlanner:
                 reason = UnmetReason.BUDGET
             else:
                 offers.append((nodes * pool.price, nodes, number))
-        for _, nodes, number in sorted(offers):
-            plan = self._try_gang(ask, self.pools[number], nodes)
-            if plan is not None:
-                self._take_gang(ask, self.pools[number], nodes, plan)
-                return
-        if offers:
-            reason = UnmetReason.TOPOLOGY
-        self._refuse(ask.owner, reason, f"a gang of {len(requests)} pods is bought whole or not at all")
+        return offers, reason
 
-    def _try_gang(self, ask: Ask, pool: NodePool, nodes: int) -> Plan | None:
-        """Return the scheduler's own plan for the gang on new nodes of the pool; None where it refuses."""
-        first = self._count[pool.name]
-        made = [pool.make_node(first + number) for number in range(nodes)]
+    def _try_gang(self, ask: Ask, pool: NodePool, nodes: int) -> GangSeats | None:
+        """Return the seats that the scheduler gives the gang on new nodes of the pool; None where it refuses."""
+        made = [pool.make_node(number) for number in range(nodes)]
         path = (f"{pool.name}-group",) * len(self.levels)
         # Where no leaf is promised, no two nodes are taken to be near each other.
         places = [Place(node.name, path if pool.leaf_nodes >= nodes else ()) for node in made]
         simulated = _Simulated(Snapshot.from_nodes(made), build_tree(places, tuple(self.levels)))
         found = make_plan(ScratchFleet(simulated), ask, explain=False)
-        return found if isinstance(found, Plan) else None
-
-    def _take_gang(self, ask: Ask, pool: NodePool, nodes: int, plan: Plan) -> None:
-        made = [self._buy(pool) for _ in range(nodes)]
-        # The simulated snapshot numbers its nodes by themselves.
-        self._seats[ask.owner] = tuple(
-            PromisedSeat(seat.node, replace(grant, node=-1))
-            for seat, grant in zip(plan.seats, plan.grants, strict=True)
-        )
-        names = {node.name for node in made}
-        if any(seat.node not in names for seat in plan.seats):
-            raise AssertionError("a gang was seated on nodes that were not bought")
+        if not isinstance(found, Plan):
+            return None
+        return tuple((grant.node, replace(grant, node=-1)) for grant in found.grants)
 
     # --- pods -------------------------------------------------------------------------------------------
 

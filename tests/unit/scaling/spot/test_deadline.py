@@ -68,7 +68,7 @@ def replay(nodes: list[int], deadline: float, restart_h: float, rule: str):
     return cost[0], missed[0], bound_costs(pool, starts, deadlines, 4.0, terms)[0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     runs=st.lists(st.tuples(st.booleans(), st.integers(1, 12)), min_size=4, max_size=20),
     deadline=st.sampled_from([5.0, 6.5, 12.0]),
