@@ -1,8 +1,9 @@
 """The purchase planner: the cheapest nodes on which everything that waits would fit.
 
-Gangs come first, the largest first. A gang is bought from one pool, whole or not at all, and only where the scheduler's
-gang planner accepts it on the simulated nodes. Single pods then take the room that is left on those nodes and on nodes
-in flight. What still waits is covered by class (`cover`, or `exact` for few pods).
+Gangs come first, the largest first. A gang for which enough nodes are in flight waits for them. Otherwise it is bought
+from one pool, whole or not at all, and only where the scheduler's gang planner accepts it on the simulated nodes.
+Single pods then take the room that is left on those nodes and on nodes in flight. What still waits is covered by class
+(`cover`, or `exact` for few pods).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from kgwe import errors
 from kgwe.model.network.domains import Place, build_tree
 from kgwe.placement.fleet.snapshot import Snapshot
 from kgwe.placement.live.scratch import ScratchFleet
@@ -23,7 +25,7 @@ from kgwe.scaling.purchase.filling import NodeFiller
 from kgwe.scaling.purchase.pools import PromisedSeat, PurchasePlan, Unmet, UnmetReason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kgwe.model.network.domains import Tree
     from kgwe.placement.fleet.node import Node, Request
@@ -41,7 +43,7 @@ LEAF: Final = "leaf"
 
 @dataclass(frozen=True, slots=True)
 class _Simulated:
-    """Nodes that do not exist yet, in one leaf."""
+    """Nodes that do not exist yet, and their network."""
 
     snapshot: Snapshot
     tree: Tree
@@ -53,6 +55,8 @@ class PurchasePlanner:
 
     pools: Sequence[NodePool]
     in_flight: Sequence[Node] = ()
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """Node in flight -> the leaf or placement group it was bought in."""
     levels: Sequence[str] = (LEAF,)
     budget: int | None = None
     exact: ExactCover | None = None
@@ -69,8 +73,10 @@ class PurchasePlanner:
         ordered = sorted(asks, key=lambda ask: ask.sort_key())
         gangs = [ask for ask in ordered if ask.pods > 1 or ask.gang is not None]
         gangs.sort(key=lambda ask: (-ask.priority, -_count_pods(ask)))
+        coming = self._simulate(self.in_flight, self.groups) if gangs and self.in_flight else None
         for ask in gangs:
-            self._buy_gang(ask)
+            if coming is None or not self._seat_gang(coming, ask):
+                self._buy_gang(ask)
         singles: dict[Request, list[Ask]] = {}
         for ask in ordered:
             if ask.pods == 1 and ask.gang is None:
@@ -81,6 +87,25 @@ class PurchasePlanner:
         return PurchasePlan(tuple(self._bought), dict(self._seats), tuple(self._unmet))
 
     # --- gangs ------------------------------------------------------------------------------------------
+
+    def _seat_gang(self, coming: ScratchFleet, ask: Ask) -> bool:
+        """Seat a gang on nodes in flight, so that it is not bought twice. Return whether it fits there."""
+        found = make_plan(coming, ask, explain=False)
+        if not isinstance(found, Plan):
+            return False
+        coming.snapshot.commit_all(found.grants)
+        self._seats[ask.owner] = tuple(
+            PromisedSeat(seat.node, replace(grant, node=-1))
+            for seat, grant in zip(found.seats, found.grants, strict=True)
+        )
+        return True
+
+    def _simulate(self, nodes: Sequence[Node], groups: Mapping[str, str]) -> ScratchFleet:
+        """Return nodes that do not exist yet as a fleet. Without a group, no two are taken to be near each other."""
+        places = [
+            Place(node.name, (groups[node.name],) * len(self.levels) if node.name in groups else ()) for node in nodes
+        ]
+        return ScratchFleet(_Simulated(Snapshot.from_nodes(nodes), build_tree(places, tuple(self.levels))))
 
     def _buy_gang(self, ask: Ask) -> None:
         """Buy the nodes of a gang from the cheapest pool on which the gang planner accepts it."""
@@ -126,11 +151,8 @@ class PurchasePlanner:
     def _try_gang(self, ask: Ask, pool: NodePool, nodes: int) -> GangSeats | None:
         """Return the seats that the scheduler gives the gang on new nodes of the pool; None where it refuses."""
         made = [pool.make_node(number) for number in range(nodes)]
-        path = (f"{pool.name}-group",) * len(self.levels)
-        # Where no leaf is promised, no two nodes are taken to be near each other.
-        places = [Place(node.name, path if pool.leaf_nodes >= nodes else ()) for node in made]
-        simulated = _Simulated(Snapshot.from_nodes(made), build_tree(places, tuple(self.levels)))
-        found = make_plan(ScratchFleet(simulated), ask, explain=False)
+        groups = dict.fromkeys((node.name for node in made), "group") if pool.leaf_nodes >= nodes else {}
+        found = make_plan(self._simulate(made, groups), ask, explain=False)
         if not isinstance(found, Plan):
             return None
         return tuple((grant.node, replace(grant, node=-1)) for grant in found.grants)
@@ -176,19 +198,18 @@ class PurchasePlanner:
             for ask in queues[number]:
                 self._refuse(ask.owner, reason, f"no node can be bought for a pod that asks for {_describe(each)}")
 
-    def _take_batch(self, filler: NodeFiller, batch: Batch, queues: Sequence[object]) -> None:
+    def _take_batch(self, filler: NodeFiller, batch: Batch, queues: Sequence[Iterator[Ask]]) -> None:
         pool = self.pools[batch.pool]
         counts, grants = filler.fill(batch.pool, batch.counts)
         if counts != batch.counts:
-            raise AssertionError("a filling does not fit its node")
+            raise errors.InvariantBroken("a filling does not fit its node")
         seats = [(number, replace(grant, node=-1)) for number, grant in grants]
         for _ in range(batch.nodes):
             if self.budget is not None and self._spent + pool.price > self.budget:
                 return
             node = self._buy(pool)
             for number, grant in seats:
-                ask = next(queues[number])  # type: ignore[call-overload]  # an iterator over asks
-                self._seats[ask.owner] = (PromisedSeat(node.name, grant),)
+                self._seats[next(queues[number]).owner] = (PromisedSeat(node.name, grant),)
 
     # --- books ------------------------------------------------------------------------------------------
 

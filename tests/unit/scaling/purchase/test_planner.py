@@ -79,6 +79,18 @@ def test_nodes_in_flight_are_used_before_anything_is_bought():
     assert plan.count_by_pool() == {"four": 1}
 
 
+def test_a_gang_whose_nodes_are_in_flight_is_not_bought_twice():
+    eight = pool("eight", 8, 20.0, leaf_nodes=16)
+    gang = ask("gang", 8, pods=4, required="leaf")
+    coming = [eight.make_node(7000 + number) for number in range(4)]
+    together = {node.name: "group-1" for node in coming}
+    assert not buy([eight], [gang], in_flight=coming, groups=together).nodes
+    second = buy([eight], [gang, ask("other", 8, pods=4, required="leaf")], in_flight=coming, groups=together)
+    assert second.count_by_pool() == {"eight": 4}
+    # Nodes that were not bought together promise no leaf.
+    assert buy([eight], [gang], in_flight=coming).count_by_pool() == {"eight": 4}
+
+
 def test_mig_and_shares_are_bought_as_the_node_will_offer_them():
     pools = [
         pool("cut", 1, 2.0, cut={0: CUT}),
@@ -127,7 +139,8 @@ def check_random_cases(first: int, count: int) -> None:
     for seed in range(first, first + count):
         random_ = random.Random(seed)
         pools = [draw_pool(random_, number) for number in range(random_.randint(1, 5))]
-        buy(pools, draw_asks(random_, 14))
+        coming = [each.make_node(7000 + number) for number, each in enumerate(pools) if random_.random() < 0.3]
+        buy(pools, draw_asks(random_, 14), in_flight=coming)
 
 
 def test_the_engine_accepts_what_the_plan_promises():
