@@ -167,3 +167,16 @@ def test_the_plan_by_classes_is_hardly_dearer_than_the_exact_one():
     assert ratios
     assert min(ratios) >= 1 - 1e-9, "nothing is cheaper than the exact plan"
     assert sum(ratios) / len(ratios) < 1.02
+
+
+@pytest.mark.skipif(load_highs() is None, reason="needs highspy")
+def test_an_instance_too_large_for_the_exact_plan_is_planned_by_classes():
+    pools, asks = [pool("one", 1, 1.0), pool("four", 4, 2.5)], [ask(f"a{n}") for n in range(6)]
+    assert buy(pools, asks, exact=HighsCover(most_per_pool=1)).price == buy(pools, asks).price
+
+
+@pytest.mark.skipif(load_highs() is None, reason="needs highspy")
+def test_the_exact_plan_keeps_the_limits_of_pools():
+    pools = [pool("cheap", 1, 1.0, limit=1), pool("dear", 1, 3.0)]
+    plan = buy(pools, [ask("a"), ask("b")], exact=HighsCover())
+    assert plan.count_by_pool() == {"cheap": 1, "dear": 1}
