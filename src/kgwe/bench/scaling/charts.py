@@ -25,7 +25,7 @@ def write_lines(path: Path, series: Sequence[chart.Series], *, x_label: str, y_l
     """Write one chart. Raise Permanent where the file cannot be written."""
     drawn = chart.lines(series, x_label=x_label, y_label=y_label, top=top)
     legend = "".join(
-        f'<text x="{66 + 108 * (number % 4)}" y="{12 + 14 * (number // 4)}" style="fill:{_COLOURS[number % 5]}">'
+        f'<text x="{66 + 140 * (number % 3)}" y="{12 + 14 * (number // 3)}" style="fill:{_COLOURS[number % 5]}">'
         f"{html.escape(each.label)}</text>"
         for number, each in enumerate(series)
     )

@@ -207,16 +207,17 @@ def _predict_gang(trace: SpotTrace, others: list[RunHistory]) -> dict[str, float
 
 
 def write_chart(measured: report.Report, path: Path) -> None:
-    """Draw the cost over the deadline for the longer restart."""
+    """Draw the cost over the slack for the longer restart."""
     ratio, restart = measured.metrics["cost_ratio"], max(_RESTARTS_MIN)
     names = ("kgwe", *BASELINES, "bound")
+    slack = [deadline - measured.params["work_hours"] for deadline in _DEADLINES_H]
     series = [
         chart.Series(
             name.replace("_", " "),
-            _DEADLINES_H,
+            slack,
             [ratio[name_setting(deadline, restart)][name] for deadline in _DEADLINES_H],
         )
         for name in names
     ]
     label = f"cost, share of on-demand ({restart:g} min restart)"
-    charts.write_lines(path, series, x_label="deadline in hours", y_label=label, top=1.0)
+    charts.write_lines(path, series, x_label="deadline less work, hours", y_label=label, top=1.0)
