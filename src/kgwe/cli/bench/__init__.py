@@ -29,6 +29,7 @@ from kgwe.cli.bench import (
 )
 from kgwe.cli.bench.forecast import demand, eta, predictor
 from kgwe.cli.bench.optimizer import outage, recommendations
+from kgwe.cli.bench.scaling import autoscaler, scaledown, spot
 from kgwe.cli.bench.workloads import classify, hints, interference, rightsize
 
 app = App(
@@ -47,6 +48,7 @@ Close other programs first: other load changes the results.""",
 
 for each in (
     agent,
+    autoscaler,
     classify,
     client,
     cluster,
@@ -69,7 +71,9 @@ for each in (
     recommendations,
     recovery,
     rightsize,
+    scaledown,
     shares,
+    spot,
     waste,
     store,
 ):
