@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import functools
 import re
 from typing import Final
 
@@ -15,6 +16,7 @@ _MONTHS: Final = 12
 _DAY_LIMITS: Final = (23, 59, 59)
 
 
+@functools.lru_cache(maxsize=4096)
 def parse_time(text: str) -> int:
     """Return the second of `2026-08-22` or `2026-08-22T01:26:53+00:00`; without an offset it is UTC."""
     match = _GRAMMAR.fullmatch(text.strip())

@@ -7,6 +7,7 @@ Rounding happens once, where a report shows micro-dollars: the lines are rounded
 
 from __future__ import annotations
 
+import functools
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +58,7 @@ def round_ticks(ticks: int) -> int:
     return (2 * ticks + TICKS) // (2 * TICKS)
 
 
+@functools.lru_cache(maxsize=4096)
 def parse_dollars(text: str) -> int:
     """Return micro-dollars of a decimal text, half up. Raise Permanent for anything else, also for negative amounts."""
     cleaned = text.strip()

@@ -27,6 +27,7 @@ from kgwe.cli.bench import (
     store,
     waste,
 )
+from kgwe.cli.bench.cost import pricesplit
 from kgwe.cli.bench.forecast import demand, eta, predictor
 from kgwe.cli.bench.optimizer import recommendations
 from kgwe.cli.bench.workloads import classify, hints, interference
@@ -64,6 +65,7 @@ for each in (
     packing,
     plans,
     predictor,
+    pricesplit,
     queue,
     recommendations,
     recovery,
