@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from kgwe.costing.money import MICROS
 
 PPM: Final = MICROS
+MILLI: Final = 1000
 
 
 class Bucket(enum.IntEnum):
@@ -110,8 +111,8 @@ class Segment:
     """The version of the price; empty if the node is unpriced."""
     measured_s: int = 0
     """Seconds for which the use of the GPU is known."""
-    busy_ppm_s: int = 0
-    """Use of the GPU summed over these seconds: a second at 100 % adds a million."""
+    busy_ms: int = 0
+    """Use of the GPU summed over these seconds: a second at 100 % adds 1,000."""
 
     @property
     def key(self) -> SegmentKey:
@@ -128,7 +129,7 @@ class Segment:
     @property
     def idle_ticks(self) -> int:
         """The part of the cost that was held, and measured not to be used."""
-        return self.rate * (self.measured_s * PPM - self.busy_ppm_s) // PPM
+        return self.rate * (self.measured_s * MILLI - self.busy_ms) // MILLI
 
     @property
     def measured_ticks(self) -> int:
@@ -150,9 +151,9 @@ class Segment:
     def cut(self, at_s: int) -> tuple[Segment, Segment]:
         """Return the parts before and after a time. Use that was measured is divided in proportion."""
         known = self._share(self.measured_s, self.start_s, at_s)
-        busy = min(self._share(self.busy_ppm_s, self.start_s, at_s), known * PPM)
-        first = replace(self, end_s=at_s, measured_s=known, busy_ppm_s=busy)
-        rest = replace(self, start_s=at_s, measured_s=self.measured_s - known, busy_ppm_s=self.busy_ppm_s - busy)
+        busy = min(self._share(self.busy_ms, self.start_s, at_s), known * MILLI)
+        first = replace(self, end_s=at_s, measured_s=known, busy_ms=busy)
+        rest = replace(self, start_s=at_s, measured_s=self.measured_s - known, busy_ms=self.busy_ms - busy)
         return first, rest
 
     def _share(self, amount: int, first: int, last: int) -> int:

@@ -252,7 +252,7 @@ def use_of(segment, seed):
 
     rng = random.Random(f"{seed}{segment.key}")
     known = rng.randint(0, segment.seconds)
-    return replace(segment, measured_s=known, busy_ppm_s=rng.randint(0, known * 1_000_000))
+    return replace(segment, measured_s=known, busy_ms=rng.randint(0, known * 1000))
 
 
 def test_segments_end_at_midnight():
@@ -271,4 +271,4 @@ def test_a_segment_that_is_cut_costs_the_same():
     first, rest = whole.cut(T0 + 37)
     assert first.ticks + rest.ticks == whole.ticks
     assert first.measured_s + rest.measured_s == whole.measured_s
-    assert first.busy_ppm_s <= first.measured_s * 1_000_000
+    assert first.busy_ms <= first.measured_s * 1000
