@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import random
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.builders.costs import A100, T0, Everyone, make_history, use_of
 
 from kgwe.costing import books
 from kgwe.costing.metering.division import Claim, GpuClaim, GpuCut, NodeCut, divide_node
 from kgwe.costing.metering.mig_weights import SlicePlace, weigh_slices
 from kgwe.costing.metering.timeline import ClaimSpan, NodeSpan, sweep_node
 from kgwe.costing.prices.book import Capacity
-from kgwe.costing.segments import Account, Bucket, Holder, Part
+from kgwe.costing.segments import Bucket, Part
 from kgwe.costing.split import Rates
-from kgwe.model.gpu.mig import GEOMETRIES
 
-A100 = GEOMETRIES["A100-40GB"]
 HOUR = 3600
 DOLLAR = 1_000_000
-# Not a multiple of anything.
-T0 = 1_700_000_123
-
-
-def holder(uid: str, namespace: str = "ml", team: str = "") -> Holder:
-    return Holder(uid, f"pod-{uid}", f"Job/{uid}", Account(namespace, team))
-
-
-class Everyone(dict[str, Holder]):
-    """Every UID is a pod."""
-
-    def __missing__(self, uid: str) -> Holder:
-        return holder(uid, f"ns-{uid[-1]}")
 
 
 def node_of(dollars: int = 1, gpus: int = 1, *, shares: int = 1, slices: tuple[SlicePlace, ...] = ()) -> NodeCut:
@@ -130,52 +114,6 @@ class TestSlices:
         assert weights.slices[0] / (weights.slices[0] + weights.rest) == (3 / 7 + 4 / 8) / 2
 
 
-# --- random histories -------------------------------------------------------------------------------------
-
-LAYOUTS = (
-    (),
-    (SlicePlace("3g.20gb", 0), SlicePlace("3g.20gb", 4)),
-    (SlicePlace("1g.5gb", 0), SlicePlace("2g.10gb", 2)),
-    tuple(SlicePlace("1g.5gb", start) for start in range(7)),
-)
-
-
-def make_history(seed: int, length: int = 400) -> tuple[list[NodeSpan], list[ClaimSpan]]:
-    """A node with price changes, MIG re-cuts and shares, and pods that claim whatever they like."""
-    rng = random.Random(seed)
-    edges = sorted(rng.sample(range(1, length), rng.randint(0, 3)))
-    nodes = []
-    for start, end in zip([0, *edges], [*edges, None], strict=True):
-        if rng.random() < 0.1:
-            continue  # the node was gone for a while
-        cards = tuple(
-            GpuCut(f"GPU-{number}", "A100", A100, rng.choice(LAYOUTS), rng.choice((1, 1, 4, 7)))
-            for number in range(rng.randint(1, 3))
-        )
-        rates = Rates(rng.randint(0, 10**8), rng.randint(0, 10**6), rng.randint(0, 10**6))
-        capacity = rng.choice((Capacity.ON_DEMAND, Capacity.SPOT, Capacity.RESERVED))
-        price = rng.choice(("v1", "v2", ""))
-        finish = None if end is None else T0 + end
-        cut = NodeCut("node", rates, cards, 8000, 2**34, capacity, "p4d", price)
-        nodes.append(NodeSpan(T0 + start, finish, cut))
-    claims = []
-    for number in range(rng.randint(0, 8)):
-        start = rng.randint(-50, length)
-        end = rng.choice((None, start + rng.randint(0, length)))
-        held = tuple(
-            GpuClaim(
-                f"GPU-{rng.randint(0, 3)}",
-                rng.choice((Part.GPU, Part.SLICE, Part.SHARE)),
-                rng.choice((-1, 0, 2, 4)),
-                rng.randint(1, 3),
-            )
-            for _ in range(rng.randint(0, 2))
-        )
-        claim = Claim(f"pod-{number}", rng.random() < 0.1, held, rng.randint(0, 4000), rng.randint(0, 2**33))
-        claims.append(ClaimSpan(T0 + start, None if end is None else T0 + end, claim))
-    return nodes, claims
-
-
 def count_each_second(nodes: list[NodeSpan], claims: list[ClaimSpan], start: int, end: int) -> dict[Bucket, int]:
     """The oracle: divide the node in every single second."""
     total: dict[Bucket, int] = {}
@@ -245,14 +183,6 @@ def test_a_restart_changes_no_cost(seed, at):
     carried = sweep_node(nodes, claims, (T0 + at, T0 + 400), Everyone(), before.open)
     rows = {each.key: each for each in (*before.segments, *carried.segments)}
     assert set(rows.values()) == set(whole.segments)
-
-
-def use_of(segment, seed):
-    """The same segment with some use measured."""
-
-    rng = random.Random(f"{seed}{segment.key}")
-    known = rng.randint(0, segment.seconds)
-    return replace(segment, measured_s=known, busy_ms=rng.randint(0, known * 1000))
 
 
 def test_segments_end_at_midnight():

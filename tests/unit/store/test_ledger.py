@@ -1,0 +1,60 @@
+"""A ledger in SQLite keeps the contract that PostgreSQL keeps (tests/integration/store/test_postgresql_ledger.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from tests.support.contracts.ledger import CONTRACT, dump, make_segments
+
+from kgwe import errors
+from kgwe.store.history import HistoryStore
+from kgwe.store.ledger.ledger import Ledger
+from kgwe.store.ledger.schema import METADATA, VERSION_TABLE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("clause", CONTRACT, ids=lambda clause: clause.__name__)
+def test_sqlite(clause, tmp_path: Path):
+    with Ledger.open(str(tmp_path / "ledger.db")) as ledger:
+        clause(ledger)
+
+
+def test_migrations_make_the_declared_tables(tmp_path: Path):
+    with Ledger.open(str(tmp_path / "ledger.db")) as ledger, ledger.database.transaction() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
+        assert compare_metadata(context, METADATA) == []
+
+
+def test_a_history_is_not_taken_for_a_ledger(tmp_path: Path):
+    HistoryStore.open(str(tmp_path / "history.db")).close()
+    with pytest.raises(errors.Permanent, match="belongs to another program"):
+        Ledger.open(str(tmp_path / "history.db"))
+
+
+def test_a_ledger_that_does_not_exist_names_the_process_that_makes_it(tmp_path: Path):
+    with pytest.raises(errors.Transient, match="kgwe cost-engine"):
+        Ledger.open(str(tmp_path / "ledger.db"), read_only=True)
+
+
+def test_a_batch_that_fails_stores_nothing(tmp_path: Path):
+    segments = make_segments(range(2))
+    with Ledger.open(str(tmp_path / "ledger.db")) as ledger:
+        ledger.put(segments[:10])
+        before = dump(ledger)
+        with ledger.database.transaction() as connection:
+            connection.execute(
+                sa.text("CREATE TRIGGER stop BEFORE INSERT ON cost_state BEGIN SELECT RAISE(FAIL, 'full'); END")
+            )
+        with pytest.raises(errors.KgweError, match="full"):
+            ledger.put(segments, {"settled_s": "1"})
+        assert dump(ledger) == before
+        with ledger.database.transaction() as connection:
+            connection.execute(sa.text("DROP TRIGGER stop"))
+        ledger.put(segments)
+        assert len(dump(ledger)[0]) == len({each.key for each in segments})
