@@ -27,7 +27,7 @@ from kgwe.cli.bench import (
     store,
     waste,
 )
-from kgwe.cli.bench.cost import pricesplit
+from kgwe.cli.bench.cost import cost, pricesplit
 from kgwe.cli.bench.forecast import demand, eta, predictor
 from kgwe.cli.bench.optimizer import recommendations
 from kgwe.cli.bench.workloads import classify, hints, interference
@@ -51,6 +51,7 @@ for each in (
     classify,
     client,
     cluster,
+    cost,
     demand,
     engine,
     eta,
