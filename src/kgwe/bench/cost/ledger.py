@@ -14,6 +14,7 @@ twice. With PostgreSQL the server's CPU time is not in the rates, so rates by th
 
 from __future__ import annotations
 
+import itertools
 import random
 import sqlite3
 import tempfile
@@ -56,6 +57,7 @@ _LAYOUTS: Final = (
     (SlicePlace("3g.40gb", 0), SlicePlace("3g.40gb", 4)),
     tuple(SlicePlace("1g.10gb", start) for start in range(7)),
 )
+_SHIFT_S: Final = 8 * HOUR_S
 _RUNS: Final = 5
 _WINDOWS: Final = 20
 
@@ -123,21 +125,22 @@ def _measure_reports(reader: LedgerReader, rng: random.Random) -> dict[str, Any]
 
 
 def make_segments(count: int, start_s: int, rng: random.Random, days: int = _MONTH) -> Iterator[Segment]:
-    """Yield at least `count` segments, in the order of time, of nodes that live for hours somewhere in the days."""
+    """Yield at least `count` segments, in the order of time, of nodes that live through all days."""
     found: list[Segment] = []
-    node = 0
-    while len(found) < count:
-        node += 1
-        begin = start_s + rng.randrange(days * DAY_S - 8 * HOUR_S)
-        found += _make_node(f"node-{node % 1000}", begin, rng)
+    shifts = days * DAY_S // _SHIFT_S
+    for number in itertools.count():
+        if len(found) >= count:
+            break
+        # Nodes get their shifts in an order in which each day has about as many segments.
+        found += _make_node(f"node-{number // shifts}", start_s + number * 7 % shifts * _SHIFT_S, rng)
     found.sort(key=lambda each: each.start_s)
     yield from found
 
 
 def _make_node(name: str, begin_s: int, rng: random.Random) -> tuple[Segment, ...]:
     """Return the segments of eight hours of a node: two prices, two layouts, and pods that come and go."""
-    end_s = begin_s + 8 * HOUR_S
-    change_s = begin_s + rng.randrange(1, 8 * HOUR_S)
+    end_s = begin_s + _SHIFT_S
+    change_s = begin_s + rng.randrange(1, _SHIFT_S)
     holders: dict[str, Holder] = {}
     spans = [
         NodeSpan(begin_s, change_s, _make_cut(name, rng)),
@@ -149,7 +152,7 @@ def _make_node(name: str, begin_s: int, rng: random.Random) -> tuple[Segment, ..
         namespace = rng.randrange(_NAMESPACES)
         account = Account(f"team-{namespace}", f"team-{namespace % 20}", f"project-{namespace % 30}")
         holders[uid] = Holder(uid, f"train-{number}-{begin_s % 99991}", f"Job/train-{begin_s % 997}", account)
-        start = begin_s + rng.randrange(8 * HOUR_S)
+        start = begin_s + rng.randrange(_SHIFT_S)
         part = rng.choice((Part.GPU, Part.GPU, Part.SLICE, Part.SHARE))
         held = GpuClaim(f"{name}/{rng.randrange(8)}", part, rng.choice((0, 2, 4)))
         claims.append(ClaimSpan(start, start + rng.randint(60, 4 * HOUR_S), Claim(uid, gpus=(held,))))
