@@ -65,6 +65,10 @@ class Books:
 
     def sums(self, bucket: Bucket) -> Sums:
         """Return the line of a bucket."""
+        return self.by_bucket.get(bucket) or Sums()
+
+    def open_line(self, bucket: Bucket) -> Sums:
+        """Return the line of a bucket, to add to it."""
         return self.by_bucket.setdefault(bucket, Sums())
 
     @property
@@ -101,7 +105,7 @@ def keep_books(segments: Iterable[Segment], start_s: int, end_s: int) -> Books:
     books = Books()
     for segment in segments:
         clipped = segment.clip(start_s, end_s)
-        sums = books.sums(segment.bucket)
+        sums = books.open_line(segment.bucket)
         sums.add(*clipped)
         if not segment.price:
             sums.unpriced_ppm_s += clipped.ppm_s

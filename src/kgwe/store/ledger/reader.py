@@ -63,7 +63,7 @@ class LedgerReader:
             sums = _sum_window(connection, start_s, end_s)
             books = Books()
             for (_, bucket), each in sums.items():
-                books.sums(Bucket(bucket)).merge(each)
+                books.open_line(Bucket(bucket)).merge(each)
             if by in _RAW:
                 return Attribution(books, _attribute_raw(connection, (start_s, end_s), by, accounts, wanted))
         lines: dict[str, Sums] = {}
