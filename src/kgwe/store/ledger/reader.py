@@ -83,6 +83,19 @@ class LedgerReader:
         with self._database.transaction() as connection:
             return _sum_window(connection, start_s, end_s)
 
+    def sum_teams(self, start_s: int, end_s: int) -> dict[tuple[str, str], int]:
+        """Return the ticks of pods in a window by namespace and team."""
+        with self._database.transaction() as connection:
+            accounts = _load_accounts(connection)
+            sums = _sum_window(connection, start_s, end_s)
+        found: dict[tuple[str, str], int] = {}
+        for (number, bucket), each in sums.items():
+            if bucket in HELD:
+                account = accounts.get(number, Account())
+                key = account.namespace, account.team
+                found[key] = found.get(key, 0) + each.ticks
+        return found
+
     def find_range(self) -> tuple[int, int] | None:
         """Return the first second of the ledger's days and the end of its last segment; None if it is empty."""
         with self._database.transaction() as connection:
