@@ -56,12 +56,17 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families."""
-        total = CounterMetricFamily(
-            "kgwe_gpu_cost_total_dollars", "Cost of what pods held.", labels=("namespace", "team")
+        names = ("namespace", "team")
+        total = CounterMetricFamily("kgwe_gpu_cost_dollars", "Cost of what pods held.", labels=names)
+        # The name that dashboards of the first KGWE select on; as a counter it would end in _total.
+        seed = GaugeMetricFamily(
+            "kgwe_gpu_cost_total_dollars", "The same as kgwe_gpu_cost_dollars_total.", labels=names
         )
         for key, ticks in sorted(self._totals.items()):
             total.add_metric(key, ticks / _DOLLAR)
+            seed.add_metric(key, ticks / _DOLLAR)
         yield total
+        yield seed
         rate = GaugeMetricFamily(
             "kgwe_gpu_cost_per_hour_dollars", "Cost per hour of what pods hold.", labels=("namespace", "team")
         )
