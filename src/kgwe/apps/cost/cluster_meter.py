@@ -111,6 +111,7 @@ class ClusterMeter:
 
     def count(self, until_s: int, grace_s: int, book: PriceBook, method: SplitMethod) -> list[Segment]:
         """Return the segments to write up to a time, and settle what is older than the grace."""
+        self._now_s = max(self._now_s, until_s)
         found: list[Segment] = []
         for name, meter in list(self._meters.items()):
             found += meter.derive(until_s, book, method)

@@ -72,7 +72,10 @@ class CostEngine:
         self._ledger = await asyncio.to_thread(Ledger.open, self._settings.store)
         stored = await asyncio.to_thread(self._ledger.load_state)
         now_s = int(self._clock())
-        since_s = min(int(stored.get(COUNTED, now_s)), now_s)
+        # Also when it lies ahead, because the clock went back: that time is counted already.
+        since_s = int(stored.get(COUNTED, now_s))
+        if since_s > now_s + self._settings.grace_seconds:
+            log.warning("counted_ahead_of_the_clock", until=since_s, now=now_s)
         self._state = {METHOD: self._method, CURRENCY: self._book.currency}
         if now_s - since_s > self._settings.tracking_seconds + self._settings.grace_seconds:
             gaps = msgspec.json.decode(stored.get(GAPS, "[]"))
