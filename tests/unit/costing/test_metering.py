@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders.costs import A100, T0, Everyone, make_history, use_of
@@ -202,3 +203,14 @@ def test_a_segment_that_is_cut_costs_the_same():
     assert first.ticks + rest.ticks == whole.ticks
     assert first.measured_s + rest.measured_s == whole.measured_s
     assert first.busy_ms <= first.measured_s * 1000
+
+
+@pytest.mark.slow
+def test_ten_thousand_histories_balance():
+    for seed in range(10_000):
+        nodes, claims = make_history(seed)
+        segments = sweep_node(nodes, claims, (T0, T0 + 400), Everyone()).segments
+        edge = T0 + seed % 400
+        parts = [books.keep_books(segments, T0, edge), books.keep_books(segments, edge, T0 + 400)]
+        assert [part.unbalanced for part in parts] == [0, 0]
+        assert sum(part.fleet for part in parts) == books.keep_books(segments, T0, T0 + 400).fleet

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,12 +15,16 @@ from alembic.migration import MigrationContext
 from tests.support.contracts.ledger import CONTRACT, dump, make_segments
 
 from kgwe import errors
+from kgwe.costing import books
 from kgwe.store.history import HistoryStore
 from kgwe.store.ledger.ledger import Ledger
+from kgwe.store.ledger.reader import LedgerReader
 from kgwe.store.ledger.schema import METADATA, VERSION_TABLE
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kgwe.costing.segments import Segment
 
 
 @pytest.mark.parametrize("clause", CONTRACT, ids=lambda clause: clause.__name__)
@@ -58,3 +66,37 @@ def test_a_batch_that_fails_stores_nothing(tmp_path: Path):
             connection.execute(sa.text("DROP TRIGGER stop"))
         ledger.put(segments)
         assert len(dump(ledger)[0]) == len({each.key for each in segments})
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_writer_that_is_killed_leaves_whole_batches(tmp_path: Path, rounds: int):
+    segments = make_segments(range(6))
+    batches = [segments[start : start + 50] for start in range(0, len(segments), 50)]
+    path = str(tmp_path / "ledger.db")
+    luck = random.Random(5)
+    for _ in range(rounds):
+        child = os.fork()
+        if child == 0:
+            _write_forever(path, batches)
+        # The moment is what is drawn, not something to wait for.
+        threading.Event().wait(luck.random() * 0.3)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        with Ledger.open(path) as ledger:
+            stored = int(ledger.load_state().get("batches", "0"))
+            expected = {each.key: each for batch in batches[:stored] for each in batch}
+            reader = LedgerReader(ledger.database)
+            window = min(each.start_s for each in segments), max(each.end_s for each in segments)
+            assert reader.sum_window(*window) == reader.scan(*window)
+            lines = reader.read(*window, books.Dimension.POD).lines
+            assert lines == books.attribute(expected.values(), *window, books.Dimension.POD)
+
+
+def _write_forever(path: str, batches: list[list[Segment]]) -> None:
+    """In a forked child: continue after the last stored batch, and run no cleanup of the parent."""
+    try:
+        ledger = Ledger.open(path)
+        for number in range(int(ledger.load_state().get("batches", "0")), len(batches)):
+            ledger.put(batches[number], {"batches": str(number + 1)})
+    finally:
+        os._exit(0)
