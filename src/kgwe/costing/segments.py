@@ -1,4 +1,4 @@
-"""Segments: what one holder, or no holder, cost on one piece of a node at one rate for a time.
+"""Segments. A cost segment is what one holder, or no holder, cost on one piece of a node at one rate for a time.
 
 The segments of a node cover each moment completely: those of pods and those without a pod sum to the node's own
 segment. A segment that was cut in two costs the same.
