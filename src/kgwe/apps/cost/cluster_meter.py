@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from kgwe.apps.cost import nodes, pods
 from kgwe.costing.metering.device_choice import GpuWish, choose_devices
 from kgwe.costing.metering.division import Claim, GpuClaim
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpunode import GPUNode
     from kgwe.kube.api.resource import ResourceClaim
     from kgwe.kube.client.informer import Change
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class ClusterMeter:
         self._on_node: dict[str, dict[str, str]] = {}
         """Node -> key of a pod -> its UID."""
         self.settled_s = settled_s
+        self.failures = 0
         self._now_s = settled_s
         for name in stores.gpu_nodes:
             devices.set_gpu_node(name, stores.gpu_nodes[name])
@@ -114,8 +119,14 @@ class ClusterMeter:
         self._now_s = max(self._now_s, until_s)
         found: list[Segment] = []
         for name, meter in list(self._meters.items()):
-            found += meter.derive(until_s, book, method)
-            meter.settle(until_s - grace_s, book, method)
+            try:
+                found += meter.derive(until_s, book, method)
+                meter.settle(until_s - grace_s, book, method)
+            except Exception:
+                # One node must not stop the counting of all.
+                self.failures += 1
+                log.exception("node_not_counted", node=name)
+                continue
             if meter.is_finished:
                 del self._meters[name]
         self.settled_s = max(self.settled_s, until_s - grace_s)
@@ -144,7 +155,8 @@ class ClusterMeter:
             meter = self._meters[name] = NodeMeter(self.settled_s)
             is_new = True
         created = pods.parse_time(node.metadata.creationTimestamp) if node is not None and is_new else None
-        at_s = max(created, meter.settled_s) if created is not None else self.now_s()
+        # The clocks of API server and engine differ: a node is never created later than it is seen.
+        at_s = self.now_s() if created is None else min(max(created, meter.settled_s), self.now_s())
         before = meter.state
         meter.set_state(at_s, state)
         if state is not None and (before is None or before.gpus != state.gpus):

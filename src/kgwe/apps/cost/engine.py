@@ -147,6 +147,7 @@ class CostEngine:
         metrics = self._metrics
         metrics.counted_until_s = until_s
         metrics.segments += written
+        metrics.node_failures = self._meter.failures
         metrics.unpriced = self._meter.list_unpriced(self._book)
         rates: dict[tuple[str, str], int] = {}
         by_bucket: dict[Bucket, int] = {}

@@ -38,6 +38,7 @@ class Metrics(Collector):
         self.counted_until_s = 0
         self.segments = 0
         self.failures = 0
+        self.node_failures = 0
         self.unbalanced = 0
         self._totals: dict[tuple[str, str], int] = {}
         self._buckets: dict[Bucket, int] = {}
@@ -98,3 +99,6 @@ class Metrics(Collector):
         )
         yield CounterMetricFamily("kgwe_gpu_cost_segments_written", "Segments sent to the ledger.", value=self.segments)
         yield CounterMetricFamily("kgwe_gpu_cost_write_failures", "Counts that were not stored.", value=self.failures)
+        yield GaugeMetricFamily(
+            "kgwe_gpu_cost_node_failures", "Nodes that could not be counted in this term.", value=self.node_failures
+        )
