@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.builders.claims import claim, resource_slice, uuid
 from tests.support.builders.costs import T0
 
 from kgwe.apps.cost import nodes, pods
@@ -20,6 +21,7 @@ from kgwe.costing.prices.book import Capacity, Price, PriceBook
 from kgwe.costing.segments import Bucket, Segment, SegmentKey
 from kgwe.costing.split import SplitMethod
 from kgwe.kube.api import timestamp
+from kgwe.kube.api.core import PodResourceClaimStatus
 from kgwe.kube.api.kgwe.gpunode import GPUNode
 from kgwe.kube.client.informer import Change
 
@@ -72,13 +74,15 @@ class World:
         self.nodes: dict[str, CostNode] = {each.metadata.name: each for each in objects}
         self.pods: dict[str, CostPod] = {}
         self.gpu_nodes: dict[str, GPUNode] = {}
+        self.claims: dict[str, Any] = {}
         self.ledger: dict[SegmentKey, Segment] = {}
         self.meter = self.start(T0)
 
     def start(self, settled_s: int) -> ClusterMeter:
-        stores = Stores(self.nodes, self.pods, self.gpu_nodes)
+        stores = Stores(self.nodes, self.pods, self.gpu_nodes, self.claims)
+        self.devices = KnownDevices()
         self.meter = ClusterMeter(
-            stores, rules=AttributionRules(), settled_s=settled_s, clock=lambda: self.now, devices=KnownDevices()
+            stores, rules=AttributionRules(), settled_s=settled_s, clock=lambda: self.now, devices=self.devices
         )
         return self.meter
 
@@ -273,3 +277,22 @@ def test_a_broken_quantity_delays_no_other_pod():
     world.set_pod(make_pod("good", 0))
     world.count(60)
     assert world.costs()["good"] == 60
+
+
+def test_a_pod_pays_for_the_devices_of_its_claim():
+    node = make_node(gpus=0)
+    world = World(node)
+    for each in world.devices.set_slice("n1-gpu", resource_slice("n1", 2)):
+        world.meter.on_devices(each)
+    pod = make_pod("p", 10, gpus=0)
+    spec = msgspec.structs.replace(pod.spec, resource_claims=(pods.PodClaim("gpu"),))
+    made = (PodResourceClaimStatus("gpu", "p-gpu"),)
+    status = msgspec.structs.replace(pod.status, resource_claim_statuses=made)
+    world.set_pod(msgspec.structs.replace(pod, spec=spec, status=status))
+    allocated = claim("p-gpu", (1,), of="uid-p")
+    world.claims["ml/p-gpu"] = allocated
+    world.meter.on_claim(Change("ml/p-gpu", None, allocated))
+    found = world.count(60)
+    assert world.costs() == {"p": 200}  # one of two GPUs of 8 dollars, for 50 seconds
+    assert {each.piece.gpu for each in world.ledger.values() if each.holder} == {uuid("n1", 1)}
+    assert found.unbalanced == 0

@@ -93,6 +93,11 @@ class ClusterMeter:
         self._refresh_node(change.key)
         self._refresh_pods(change.key)
 
+    def on_devices(self, node: str) -> None:
+        """The ResourceSlices of a node changed."""
+        self._refresh_node(node)
+        self._refresh_pods(node)
+
     def on_pod(self, change: Change[CostPod]) -> None:
         """A pod was bound, changed, ended, or is gone."""
         old, new = change.old, change.new
@@ -147,7 +152,8 @@ class ClusterMeter:
 
     def _refresh_node(self, name: str, *, is_new: bool = False) -> None:
         node = self._stores.nodes.get(name)
-        state = nodes.read_state(node, self._stores.gpu_nodes.get(name)) if node is not None else None
+        reported = self._stores.gpu_nodes.get(name) or self._devices.describe(name)
+        state = nodes.read_state(node, reported) if node is not None else None
         meter = self._meters.get(name)
         if meter is None:
             if state is None or node is None:

@@ -78,4 +78,6 @@ class ClusterView:
             getattr(self._meter, name)(change)
 
     def _on_slice(self, change: Change[ResourceSlice]) -> None:
-        self._devices.slices.set_slice(change.key, change.new)
+        for node in self._devices.set_slice(change.key, change.new):
+            if self._meter is not None:
+                self._meter.on_devices(node)

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from kgwe.kube.api.kgwe.gpunode import GPUNode
-    from kgwe.kube.api.resource import ResourceClaim
+    from kgwe.kube.api.resource import ResourceClaim, ResourceSlice
 
 
 class KnownDevices:
     """Devices of pods by node and pod key (namespace/name)."""
 
     def __init__(self) -> None:
-        self.slices = DeviceSlices()
+        self._slices = DeviceSlices()
         self._held: dict[str, dict[str, tuple[GpuClaim, ...]]] = {}
         self._places: dict[str, GpuClaim] = {}
 
@@ -32,12 +32,25 @@ class KnownDevices:
         self._places.update(list_places(gpu_node))
         self._held[name] = dict(_list_held(gpu_node))
 
+    def set_slice(self, name: str, new: ResourceSlice | None) -> frozenset[str]:
+        """Read a ResourceSlice; return the nodes whose devices may have changed."""
+        changed = self._slices.set_slice(name, new)
+        for node in changed:
+            if (described := self.describe(node)) is not None:
+                self._places.update(list_places(described))
+        return changed
+
+    def describe(self, node: str) -> GPUNode | None:
+        """Return the GPUs of a node as its ResourceSlices describe them; None if it has none."""
+        found = self._slices.devices_on(node)
+        return None if found is None else found.described
+
     def find(self, node: str, pod: str, claims: Iterable[ResourceClaim], *, shared: bool) -> tuple[GpuClaim, ...]:
         """Return what a pod holds; empty if nothing says so. `shared`: its GPUs are shares."""
         found = [*self._held.get(node, {}).get(pod, ())]
         for claim in claims:
             for device in claim.gpus:
-                where = self.slices.find_device(device.pool, device.device)
+                where = self._slices.find_device(device.pool, device.device)
                 place = self._places.get(where[1], GpuClaim(where[1])) if where else None
                 if place is not None and place not in found:
                     found.append(place)

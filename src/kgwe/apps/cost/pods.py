@@ -13,7 +13,7 @@ from kgwe.costing.attribution import AttributionRules, attribute_pod
 from kgwe.costing.metering.device_choice import GpuWish
 from kgwe.costing.segments import Holder
 from kgwe.kube.api import resources, timestamp
-from kgwe.kube.api.core import PodResourceClaim, PodResourceClaimStatus  # noqa: TC001 - read by msgspec when it decodes
+from kgwe.kube.api.core import PodResourceClaimStatus  # noqa: TC001 - read by msgspec when it decodes
 from kgwe.kube.api.meta import Condition, ObjectMeta  # noqa: TC001 - read by msgspec when it decodes
 from kgwe.model.gpu import mig
 from kgwe.model.units import amounts
@@ -40,11 +40,16 @@ class Container(_Slim, frozen=True):
     restart_policy: str = ""
 
 
+class PodClaim(_Slim, frozen=True):
+    name: str
+    resource_claim_name: str = ""
+
+
 class PodSpec(_Slim, frozen=True):
     node_name: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
-    resource_claims: tuple[PodResourceClaim, ...] = ()
+    resource_claims: tuple[PodClaim, ...] = ()
     overhead: dict[str, str] = {}
 
 
@@ -150,7 +155,7 @@ def list_claims(pod: CostPod) -> Iterator[str]:
     """Yield namespace/name of the ResourceClaims of a pod."""
     made = {each.name: each.resourceClaimName for each in pod.status.resource_claim_statuses}
     for claim in pod.spec.resource_claims:
-        name = claim.resourceClaimName or made.get(claim.name)
+        name = claim.resource_claim_name or made.get(claim.name)
         if name:
             yield f"{pod.metadata.namespace}/{name}"
 
