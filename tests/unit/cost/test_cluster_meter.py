@@ -238,7 +238,7 @@ def test_a_node_without_gpus_is_not_metered():
 
 
 def test_an_unknown_gpu_is_unpriced_with_a_reason():
-    world = World(make_node(**{"node_kubernetes_io__instance-type": "x"}))
+    world = World(make_node())
     labels = {"node.kubernetes.io/instance-type": "x9"}
     node = make_node("n3")
     world.nodes["n3"] = msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, labels=labels))

@@ -138,7 +138,7 @@ class TestSplit:
         ]
         found = estimate_host_price(samples)
         assert found is not None
-        assert round(found.per_vcpu), round(found.per_gib) == (30_000, 4_000)
+        assert (round(found.per_vcpu), round(found.per_gib)) == (30_000, 4_000)
         assert estimate_host_price([]) is None
 
 

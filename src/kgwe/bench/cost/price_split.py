@@ -96,11 +96,11 @@ def read_shapes(path: Path) -> list[Shape]:
     shapes = []
     for row in rows:
         gpus = gcp.find_gpus(row["instance_type"]) if row["cloud"] == "gcp-host" else None
-        listed = accelerators.get((gpus.accelerator, gpus.count, row["zone"])) if gpus else None
+        listed = accelerators.get((gpus.accelerator, gpus.gpus, row["zone"])) if gpus else None
         host = money.parse_dollars(row["price_usd_h"] or "0")
         if gpus and listed and host:
             size = Fraction(row["vcpus"]), Fraction(row["memory_gib"])
-            shapes.append(Shape(row["instance_type"], gpus.family, gpus.count, *size, host, listed))
+            shapes.append(Shape(row["instance_type"], gpus.family, gpus.gpus, *size, host, listed))
     return shapes
 
 

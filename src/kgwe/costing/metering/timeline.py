@@ -96,7 +96,8 @@ def sweep_node(
 
 def _list_moments(nodes: Iterable[NodeSpan], claims: Iterable[ClaimSpan], start_s: int, end_s: int) -> list[int]:
     found = {start_s, end_s, *range(-(-start_s // DAY_S) * DAY_S, end_s, DAY_S)}
-    for span in (*nodes, *claims):
+    spans: list[NodeSpan | ClaimSpan] = [*nodes, *claims]
+    for span in spans:
         found.add(span.start_s)
         if span.end_s is not None:
             found.add(span.end_s)

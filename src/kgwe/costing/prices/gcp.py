@@ -32,7 +32,7 @@ class CatalogueRow(NamedTuple):
     cloud: str
     instance_type: str
     accelerator: str
-    count: str
+    gpus: str
     region: str
     zone: str
     on_demand: int | None
@@ -44,7 +44,7 @@ class GpuSet(NamedTuple):
 
     family: str
     accelerator: str
-    count: int
+    gpus: int
 
 
 def find_gpus(instance_type: str) -> GpuSet | None:
@@ -62,7 +62,7 @@ def join_hosts(rows: Sequence[CatalogueRow]) -> Iterator[CatalogueRow]:
     for row in rows:
         if row.cloud == _HOSTS:
             found = find_gpus(row.instance_type)
-            gpu = gpus.get((found.accelerator, found.count, row.zone)) if found else None
+            gpu = gpus.get((found.accelerator, found.gpus, row.zone)) if found else None
             if gpu is not None:
                 yield row._replace(
                     cloud=_ACCELERATORS,
@@ -74,7 +74,7 @@ def join_hosts(rows: Sequence[CatalogueRow]) -> Iterator[CatalogueRow]:
 
 
 def _gpu_key(row: CatalogueRow) -> tuple[str, int, str]:
-    digits = row.count.partition(".")[0]
+    digits = row.gpus.partition(".")[0]
     return row.accelerator, int(digits) if digits.isascii() and digits.isdigit() else 0, row.zone
 
 

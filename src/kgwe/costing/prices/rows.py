@@ -178,8 +178,8 @@ def _read_history(rows: Sequence[Row]) -> tuple[Price, ...]:
             raise errors.Permanent("instance_type is missing")
         key = row.text("instance_type"), row.text("region"), row.text("zone")
         at_s = dates.parse_time(row.text("snapshot_utc"))
-        amounts = (_read_amount(row, name, Currencies()) for name in ("on_demand_usd_h", "spot_usd_h"))
-        yield key, at_s, *amounts
+        on_demand = _read_amount(row, "on_demand_usd_h", Currencies())
+        yield key, at_s, on_demand, _read_amount(row, "spot_usd_h", Currencies())
 
     series: dict[tuple[str, str, str], dict[int, tuple[int | None, int | None]]] = {}
     for key, at_s, on_demand, spot in _collect(rows, read):

@@ -93,7 +93,7 @@ class Ledger:
         with self.database.transaction() as connection:
             newest = connection.execute(sa.select(sa.func.max(SEGMENTS.c.start_s))).scalar()
             oldest = connection.execute(sa.select(sa.func.min(SEGMENTS.c.start_s))).scalar()
-        if newest is None:
+        if newest is None or oldest is None:
             return
         base_s = min(now_s, newest)
         limit_s = base_s - SEGMENTS_KEPT_S
