@@ -173,7 +173,8 @@ def test_a_clock_that_goes_back_counts_nothing_twice():
     assert world.meter.now_s() == T0 + 100
 
 
-def test_an_agent_names_the_gpus_of_a_pod():
+@pytest.mark.parametrize("later", [0, 30])
+def test_an_agent_names_the_gpus_of_a_pod(later):
     world = World(make_node())
     gpus = [
         {
@@ -188,10 +189,11 @@ def test_an_agent_names_the_gpus_of_a_pod():
     world.set_pod(make_pod("a", 0))
     held = [{"pod": "ml/a", "cards": "20"}]
     gpu_node = msgspec.convert({"metadata": {"name": "n1"}, "status": {"gpus": gpus, "held": held}}, GPUNode)
+    world.count(later)
     world.gpu_nodes["n1"] = gpu_node
     world.meter.on_gpu_node(Change("n1", None, gpu_node))
-    world.now = T0
     world.count(60)
+    assert world.costs() == {"a": 60}
     assert {each.piece.gpu for each in world.ledger.values() if each.holder} == {"GPU-5"}
 
 

@@ -164,6 +164,8 @@ class ClusterMeter:
         # The clocks of API server and engine differ: a node is never created later than it is seen.
         at_s = self.now_s() if created is None else min(max(created, meter.settled_s), self.now_s())
         before = meter.state
+        if before is not None and state is not None and nodes.is_named_later(before, state):
+            at_s = meter.settled_s  # the GPUs were the same before
         meter.set_state(at_s, state)
         if state is not None and (before is None or before.gpus != state.gpus):
             self._refresh_pods(name)

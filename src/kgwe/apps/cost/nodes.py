@@ -111,6 +111,16 @@ def _read_resources(
     )
 
 
+def is_named_later(before: NodeState, after: NodeState) -> bool:
+    """Whether an agent now gives the real names of GPUs that had made-up ones."""
+    made_up = f"{before.name}/gpu-"
+    return (
+        len(before.gpus) == len(after.gpus)
+        and any(each.uuid.startswith(made_up) for each in before.gpus)
+        and not any(each.uuid.startswith(made_up) for each in after.gpus)
+    )
+
+
 def find_model(product: str) -> GpuModel | None:
     """Return the model of a product name or label; None for a GPU that is not known."""
     try:
