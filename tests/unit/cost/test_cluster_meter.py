@@ -158,10 +158,11 @@ def test_a_restart_continues_at_the_last_count():
     # The process is down until 500. Meanwhile b ends, c runs and ends, and the pods are still there.
     world.pods["ml/b"] = make_pod("b", 20, 300)
     world.pods["ml/c"] = make_pod("c", 310, 400, gpus=4)
+    world.pods["ml/d"] = make_pod("d", 250, 350, gpus=3)  # overlaps with b and c
     world.now = T0 + 500
     world.start(T0 + 60)
     found = world.count(500)
-    assert world.costs() == {"a": 490, "b": 280, "c": 360}
+    assert world.costs() == {"a": 490, "b": 280, "c": 360, "d": 300}
     assert found.unbalanced == 0
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe.apps.cost import nodes, pods
+from kgwe.apps.cost.pods import PodTimes
 from kgwe.costing.metering.device_choice import GpuWish, choose_devices
 from kgwe.costing.metering.division import Claim, GpuClaim
 from kgwe.costing.metering.meter import NodeMeter, end_claim
@@ -197,14 +198,14 @@ class ClusterMeter:
         claim = Claim(
             holder.uid,
             holder.is_overhead,
-            self._choose(pod, meter, before, wanted),
+            self._choose(pod, meter, before, wanted, PodTimes(times.start_s, end_s)),
             wanted.get(amounts.CPU, 0),
             wanted.get(amounts.MEMORY, 0),
         )
         meter.set_claim(ClaimSpan(times.start_s, end_s, claim), holder)
 
     def _choose(
-        self, pod: CostPod, meter: NodeMeter, before: ClaimSpan | None, wanted: Mapping[str, int]
+        self, pod: CostPod, meter: NodeMeter, before: ClaimSpan | None, wanted: Mapping[str, int], times: PodTimes
     ) -> tuple[GpuClaim, ...]:
         """Return what a pod holds: as the cluster says, as before, or a choice among what is free."""
         wish = pods.read_wish(wanted)
@@ -225,7 +226,7 @@ class ClusterMeter:
         held = [
             gpu
             for span in meter.list_claims()
-            if span.end_s is None and span.claim.holder != pod.metadata.uid
+            if span.claim.holder != pod.metadata.uid and times.overlaps(span.start_s, span.end_s)
             for gpu in span.claim.gpus
         ]
         return choose_devices(wish, state.gpus, held)

@@ -89,6 +89,10 @@ class PodTimes:
     start_s: int
     end_s: int | None
 
+    def overlaps(self, start_s: int, end_s: int | None) -> bool:
+        """Whether another span has a moment with this one in common."""
+        return (end_s is None or self.start_s < end_s) and (self.end_s is None or start_s < self.end_s)
+
 
 def read_times(pod: CostPod, now_s: int) -> PodTimes | None:
     """Return the times of a pod; None before it has a node.
