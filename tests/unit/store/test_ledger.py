@@ -17,6 +17,7 @@ from tests.support.contracts.ledger import CONTRACT, dump, make_segments
 from kgwe import errors
 from kgwe.costing import books
 from kgwe.store.history import HistoryStore
+from kgwe.store.ledger import names
 from kgwe.store.ledger.ledger import Ledger
 from kgwe.store.ledger.reader import LedgerReader
 from kgwe.store.ledger.schema import METADATA, VERSION_TABLE
@@ -48,6 +49,17 @@ def test_a_history_is_not_taken_for_a_ledger(tmp_path: Path):
 def test_a_ledger_that_does_not_exist_names_the_process_that_makes_it(tmp_path: Path):
     with pytest.raises(errors.Transient, match="kgwe cost-engine"):
         Ledger.open(str(tmp_path / "ledger.db"), read_only=True)
+
+
+def test_more_pods_than_are_remembered_keep_their_numbers(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(names, "_MOST_PODS", 3)
+    segments = make_segments(range(4))
+    with Ledger.open(str(tmp_path / "ledger.db")) as ledger:
+        for start in range(0, len(segments), 20):
+            ledger.put(segments[max(start - 20, 0) : start + 20])
+        window = min(each.start_s for each in segments), max(each.end_s for each in segments)
+        lines = LedgerReader(ledger.database).read(*window, books.Dimension.POD).lines
+    assert lines == books.attribute(segments, *window, books.Dimension.POD)
 
 
 def test_a_batch_that_fails_stores_nothing(tmp_path: Path):

@@ -54,6 +54,8 @@ class Names:
     def register(self, connection: Connection, segments: Iterable[Segment]) -> None:
         """Give numbers to all names of the segments."""
         self._load(connection)
+        if len(self.pods) > _MOST_PODS:
+            self.pods.clear()
         holders: dict[str, Holder] = {}
         pieces: dict[Piece, None] = {}
         prices: dict[str, None] = {}
@@ -101,8 +103,6 @@ class Names:
         self._insert(connection, PRICES, rows)
 
     def _add_pods(self, connection: Connection, holders: list[Holder]) -> None:
-        if len(self.pods) > _MOST_PODS:
-            self.pods.clear()
         accounts = [self._find_account(connection, each.account) for each in holders]
         workloads = self._find_workloads(connection, holders, accounts)
         keys = [hash_pod(each.uid, workload) for each, workload in zip(holders, workloads, strict=True)]
