@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import calendar
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import pytest
 from tests.support.clusters.optimizer import PODS
 
 from kgwe.cli.cost import ledger_access
-from kgwe.cli.main import main
+from kgwe.cli.cost.cost import cost
 from kgwe.costing.books import Dimension
 from kgwe.costing.prices.book import Capacity, NodeKind, Quote
 from kgwe.kube.api import resources
@@ -122,7 +121,7 @@ async def test_pods_cost_their_length_and_a_kill_loses_nothing(bed: OptimizerBed
 
     capsys.readouterr()
     store = str(bed.folder / "cost.db")
-    await asyncio.to_thread(main, ["cost", "--store", store, "--last", "1h"])
+    cost(store=store, last="1h")
     told = capsys.readouterr().out
     assert "split method: fixed" in told
     assert bed.namespace in told
