@@ -14,6 +14,7 @@ twice. With PostgreSQL the server's CPU time is not in the rates, so rates by th
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 import sqlite3
@@ -85,6 +86,9 @@ def _measure(options: Options, folder: Path) -> dict[str, Any]:
     with Ledger.open(options.url or str(folder / "ledger.db")) as ledger:
         batches = _shuffle_late([month[n : n + _BATCH] for n in range(0, len(month), _BATCH)], rng)
         ledger.put(batches[0][:1])  # opens the tables before the clock runs
+        # A million segments in memory are the benchmark's, not the engine's: the collector leaves them alone.
+        gc.collect()
+        gc.freeze()
         cpu_s, wall_s = _time(lambda: _put_all(ledger, batches))
         metrics: dict[str, Any] = {
             "events_per_s": sum(map(len, batches)) / cpu_s,
@@ -95,6 +99,7 @@ def _measure(options: Options, folder: Path) -> dict[str, Any]:
         again = batches[: max(len(batches) // 10, 1)]
         cpu_s, wall_s = _time(lambda: _put_all(ledger, again))
         metrics["again_per_s"] = sum(map(len, again)) / cpu_s
+        gc.unfreeze()
         before = make_segments(max(options.segments // 5, 1), _START_S - (_YEAR - _MONTH) * DAY_S, rng, _YEAR - _MONTH)
         ledger.put(list(before))
         metrics |= _measure_reports(LedgerReader(ledger.database), rng)

@@ -19,7 +19,7 @@ from kgwe.store.ledger.names import NOTHING, Names
 from kgwe.store.ledger.schema import DAYS, HOURS, LEDGER, PODS, SEGMENTS, STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from sqlalchemy.engine import Connection
@@ -150,23 +150,22 @@ class Ledger:
                 account,
             )
         # In the order of the key, so that a batch is appended.
-        return [found[key] for key in sorted(found)]
+        return sorted(found.values())
 
-    def _fill_batch(self, connection: Connection, rows: Iterable[tuple[int, ...]]) -> None:
+    def _fill_batch(self, connection: Connection, rows: list[tuple[int, ...]]) -> None:
         """Copy rows into a temporary table."""
-        kinds = ", ".join(f"{name} BIGINT" for name in _COLUMNS)
-        values = [row[:10] for row in rows]
+        kinds = ", ".join(f"{name} BIGINT" for name in (*_COLUMNS, "account"))
         if not self.database.is_postgresql:
             connection.exec_driver_sql(f"CREATE TEMP TABLE IF NOT EXISTS ledger_batch ({kinds})")
             connection.exec_driver_sql("DELETE FROM ledger_batch")
-            marks = ", ".join("?" * len(_COLUMNS))
-            connection.exec_driver_sql(f"INSERT INTO ledger_batch VALUES ({marks})", values)  # noqa: S608 -- constants
+            marks = ", ".join("?" * (len(_COLUMNS) + 1))
+            connection.exec_driver_sql(f"INSERT INTO ledger_batch VALUES ({marks})", rows)  # noqa: S608 -- constants
             return
         connection.exec_driver_sql(f"CREATE TEMP TABLE IF NOT EXISTS ledger_batch ({kinds})")
         connection.exec_driver_sql("TRUNCATE ledger_batch")
         driver: Any = connection.connection.driver_connection
         with driver.cursor() as cursor, cursor.copy("COPY ledger_batch FROM STDIN") as copy:
-            for row in values:
+            for row in rows:
                 copy.write_row(row)
         connection.exec_driver_sql("ANALYZE ledger_batch")
 
