@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Engine
 
+    from kgwe.store.migration import Schema
+
 BUSY_TIMEOUT_S: Final = 5.0
 
 
@@ -30,8 +32,11 @@ class Database:
     Threads may share it: transactions run one after the other.
     """
 
-    def __init__(self, address: Address, engine: Engine, lock: FileLock | None, *, read_only: bool) -> None:
+    def __init__(
+        self, address: Address, engine: Engine, lock: FileLock | None, *, read_only: bool, schema: Schema
+    ) -> None:
         self.address = address
+        self._schema = schema
         self._engine = engine
         self._file_lock = lock
         self._read_only = read_only
@@ -43,18 +48,25 @@ class Database:
         self._is_closed = False
 
     @classmethod
-    def open(cls, url: str, *, read_only: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Database:
+    def open(
+        cls,
+        url: str,
+        *,
+        read_only: bool = False,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        schema: Schema = migration.HISTORY,
+    ) -> Database:
         """Open the database; a writer takes the lock and migrates the schema."""
         address = parse_address(url)
         lock = None
         if address.path is not None:
             if read_only and not address.path.exists():
-                raise errors.Transient(f"the store {address} does not exist yet: start `kgwe optimizer`")
+                raise errors.Transient(f"the store {address} does not exist yet: start `{schema.process}`")
             lock = None if read_only else FileLock(address.path)
             engine = sqlite_file.make_engine(address.path, read_only=read_only, busy_timeout_s=busy_timeout_s)
         else:
             engine = postgresql.make_engine(address, read_only=read_only)
-        database = cls(address, engine, lock, read_only=read_only)
+        database = cls(address, engine, lock, read_only=read_only, schema=schema)
         try:
             with database.transaction():
                 pass
@@ -120,13 +132,13 @@ class Database:
         """Lock and migrate. Again after every reconnect: the server may have been restored meanwhile."""
         if self._read_only:
             with connection.begin():
-                migration.check_revision(connection, self.address)
+                migration.check_revision(connection, self.address, self._schema)
             return
         if self.is_postgresql:
             with connection.begin():
-                postgresql.take_lock(connection, self.address)
+                postgresql.take_lock(connection, self.address, self._schema.lock)
         with connection.begin():
-            migration.migrate(connection, self.address)
+            migration.migrate(connection, self.address, self._schema)
 
     def _identify_file(self) -> tuple[int, int] | None:
         """Return what stays the same while a file is at the path; None for PostgreSQL, or if there is no file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,13 +19,33 @@ if TYPE_CHECKING:
 
     from kgwe.store.address import Address
 
-_SCRIPTS: Final = Path(__file__).parent / "migrations"
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What a database holds: its tables, its revisions, and the process that writes it."""
+
+    name: str
+    """A word for messages: history or ledger."""
+    scripts: Path
+    metadata: sa.MetaData
+    version_table: str
+    """Names the revision; several schemas in one PostgreSQL database have one each."""
+    lock: int
+    """The number of the writer's advisory lock in PostgreSQL."""
+    process: str
+    """The command that creates it."""
 
 
-def migrate(connection: Connection, address: Address) -> None:
+#: The schema of the optimizer. The lock is "hist".
+HISTORY: Final = Schema(
+    "history", Path(__file__).parent / "migrations", METADATA, VERSION_TABLE, 0x68697374, "kgwe optimizer"
+)
+
+
+def migrate(connection: Connection, address: Address, schema: Schema = HISTORY) -> None:
     """Upgrade the schema in the transaction of the connection; refuse a database that a newer program wrote."""
-    current = read_revision(connection, address)
-    config = _make_config()
+    current = read_revision(connection, address, schema)
+    config = _make_config(schema)
     scripts = ScriptDirectory.from_config(config)
     head = scripts.get_current_head()
     if current == head:
@@ -36,26 +57,27 @@ def migrate(connection: Connection, address: Address) -> None:
     command.upgrade(config, "head")
 
 
-def check_revision(connection: Connection, address: Address) -> None:
+def check_revision(connection: Connection, address: Address, schema: Schema = HISTORY) -> None:
     """Refuse to read a schema that is not the one of this program. A reader never migrates."""
-    current = read_revision(connection, address)
-    scripts = ScriptDirectory.from_config(_make_config())
+    current = read_revision(connection, address, schema)
+    scripts = ScriptDirectory.from_config(_make_config(schema))
     if current == scripts.get_current_head():
         return
     if current is None or current in {script.revision for script in scripts.walk_revisions()}:
         raise errors.Transient(
-            f"the store {address} has no history of this version yet: start `kgwe optimizer`, which creates it"
+            f"the store {address} has no {schema.name} of this version yet: start `{schema.process}`, which creates it"
         )
     raise _newer(address, current)
 
 
-def read_revision(connection: Connection, address: Address) -> str | None:
+def read_revision(connection: Connection, address: Address, schema: Schema = HISTORY) -> str | None:
     """Return the revision of the schema; None for an empty database. Refuse the database of another program."""
     names = set(sa.inspect(connection).get_table_names())
-    if VERSION_TABLE in names:
-        revision = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608 -- a constant
+    if schema.version_table in names:
+        query = sa.text(f"SELECT version_num FROM {schema.version_table}")  # noqa: S608 -- a constant
+        revision = connection.execute(query).scalar()
         return None if revision is None else str(revision)
-    foreign = names if address.path else names & set(METADATA.tables)
+    foreign = names if address.path else names & set(schema.metadata.tables)
     if foreign:
         raise errors.Permanent(
             f"{address} belongs to another program (tables {', '.join(sorted(foreign)[:3])}): name another database"
@@ -70,8 +92,8 @@ def _newer(address: Address, revision: str) -> errors.Permanent:
     )
 
 
-def _make_config() -> Config:
+def _make_config(schema: Schema) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    config.set_main_option("script_location", str(schema.scripts).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from kgwe.store.address import Address
 
-# "KGWE" and "hist": advisory locks have numbers, not names.
-_LOCK: Final = (0x4B475745, 0x68697374)
+# "KGWE": advisory locks have numbers, not names. The second number is that of the schema.
+_LOCK: Final = 0x4B475745
 _CONNECT_TIMEOUT_S: Final = 5
 _SILENCE_MS: Final = 10_000
 _MAX_NAME: Final = 63
@@ -44,9 +44,9 @@ def make_engine(address: Address, *, read_only: bool) -> Engine:
         raise errors.Permanent("a store in PostgreSQL needs psycopg: install kgwe[postgres]") from exc
 
 
-def take_lock(connection: Connection, address: Address) -> None:
+def take_lock(connection: Connection, address: Address, number: int) -> None:
     """Take the writer's lock for as long as this connection lives; Transient if another process has it."""
-    first, second = _LOCK
+    first, second = _LOCK, number
     taken = connection.execute(
         sa.text("SELECT pg_try_advisory_lock(:first, :second)"), {"first": first, "second": second}
     )

@@ -29,6 +29,8 @@ _OPTIONAL: Final = frozenset({"ended_s", "succeeded", "predicted_s", "limit_mib"
 
 def clean_text(text: str) -> str:
     """Return text that both databases can hold: no NUL, no half of a surrogate pair."""
+    if text.isascii() and "\x00" not in text:
+        return text
     return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 

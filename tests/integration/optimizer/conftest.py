@@ -80,7 +80,7 @@ async def _clear(bed: OptimizerBed) -> None:
         with contextlib.suppress(errors.NotFound):
             await bed.client.delete(resources.POD, pod.metadata.name, bed.namespace, grace_s=0)
     lease = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
-    for name in ("kgwe-optimizer", "kgwe-scheduler"):
+    for name in ("kgwe-optimizer", "kgwe-scheduler", "kgwe-cost-engine"):
         with contextlib.suppress(errors.NotFound):
             await bed.client.patch(resources.LEASE, name, lease, "kgwe-system")
     await apply.apply_fleet(bed.client, FLEET, 0)

@@ -116,6 +116,18 @@ class OptimizerBed:
         store = ["--store", str(self.folder / "optimizer.db"), "--exporters-from", self.targets]
         return self._start("optimizer", address, [*store, "--grpc-bind-address", address], {})
 
+    def cost_engine(self) -> Process:
+        """Start a cost engine on the same ledger as the others. It counts every second."""
+        env = {
+            "KGWE_COST_TRACKING_SECONDS": "1",
+            "KGWE_COST_GRACE_SECONDS": "60",
+            "KGWE_COST_SPLIT_METHOD": "fixed",
+            "KGWE_COST_LEASE_DURATION_SECONDS": "3",
+            "KGWE_COST_RENEW_DEADLINE_SECONDS": "2",
+            "KGWE_COST_RETRY_PERIOD_SECONDS": "0.5",
+        }
+        return self._start("cost-engine", "", ["--store", str(self.folder / "cost.db")], env)
+
     def scheduler(self, optimizer: str) -> Process:
         """Start a scheduler that asks this optimizer for run times."""
         return self._start(

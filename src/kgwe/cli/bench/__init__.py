@@ -27,6 +27,7 @@ from kgwe.cli.bench import (
     store,
     waste,
 )
+from kgwe.cli.bench.cost import cost, pricesplit
 from kgwe.cli.bench.forecast import demand, eta, predictor
 from kgwe.cli.bench.optimizer import outage, recommendations
 from kgwe.cli.bench.scaling import autoscaler, scaledown, spot
@@ -52,6 +53,7 @@ for each in (
     classify,
     client,
     cluster,
+    cost,
     demand,
     engine,
     eta,
@@ -67,6 +69,7 @@ for each in (
     packing,
     plans,
     predictor,
+    pricesplit,
     queue,
     recommendations,
     recovery,

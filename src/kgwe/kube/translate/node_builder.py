@@ -111,7 +111,7 @@ class NodeBuilder:
             cut=cut,
             reliability=_read_reliability(gpu_node),
             history=found.history,
-            spot=_is_spot(labels, taints),
+            spot=is_spot(labels, taints),
             cheap=labels.get(CHEAP_NODE_LABEL) == "true",
             shares_per_gpu=divided,
         )
@@ -140,7 +140,8 @@ class NodeBuilder:
         return self._shapes.setdefault(shape, shape)
 
 
-def _is_spot(labels: Mapping[str, str], taints: Iterable[Taint]) -> bool:
+def is_spot(labels: Mapping[str, str], taints: Iterable[Taint] = ()) -> bool:
+    """Whether labels or taints say that a node is spot capacity."""
     said = [*((key, labels[key]) for key in _SPOT if key in labels), *((taint.key, taint.value) for taint in taints)]
     return any(_SPOT.get(key) == value.lower() for key, value in said)
 

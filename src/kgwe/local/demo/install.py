@@ -34,6 +34,7 @@ async def install(client: KubeClient) -> None:
         "deploy/rbac.yaml",
         "deploy/mig.yaml",
         "deploy/optimizer.yaml",
+        "deploy/cost-engine.yaml",
         "deploy/roles.yaml",
         "deploy/warnings.yaml",
         "deploy/priority.yaml",

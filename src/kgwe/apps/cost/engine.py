@@ -1,0 +1,173 @@
+"""Counting on the leader: every minute the meters are read, and what is new is stored in one transaction.
+
+The ledger stores with each count up to when it counted. A process that starts continues there: what happened in between
+is counted from what the API still shows. Pods that were deleted in between are not charged for that time; such gaps are
+kept with the ledger, and reports name them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+import structlog
+
+from kgwe import errors
+from kgwe.apps import background
+from kgwe.costing.books import Dimension
+from kgwe.costing.segments import HELD, Bucket
+from kgwe.costing.split import parse_method
+from kgwe.store.ledger.ledger import Ledger
+from kgwe.store.ledger.price_files import load_book
+from kgwe.store.ledger.reader import LedgerReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from kgwe.apps.cost.cluster_meter import ClusterMeter
+    from kgwe.apps.cost.cluster_view import ClusterView
+    from kgwe.apps.cost.metrics import Metrics
+    from kgwe.apps.cost.settings import Settings
+    from kgwe.costing.segments import Segment
+
+log = structlog.get_logger(__name__)
+
+COUNTED: Final = "counted_until_s"
+METHOD: Final = "split_method"
+CURRENCY: Final = "currency"
+GAPS: Final = "gaps"
+_MOST_GAPS: Final = 20
+_RETENTION_S: Final = 3600.0
+
+
+class CostEngine:
+    """One term of leadership. Use it as a context manager."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: ClusterView,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._metrics = metrics
+        self._clock = clock
+        self._method = parse_method(settings.split_method)
+        self._book = load_book(settings.price_paths, with_defaults=settings.builtin_prices)
+        self._ledger: Ledger | None = None
+        self._meter: ClusterMeter | None = None
+        self._pending: list[Segment] = []
+        self._state: dict[str, str] = {}
+        self._problem: str | None = "has not counted yet"
+        self._tasks: Any = None
+        self._counting = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        self._ledger = await asyncio.to_thread(Ledger.open, self._settings.store)
+        stored = await asyncio.to_thread(self._ledger.load_state)
+        now_s = int(self._clock())
+        # Also when it lies ahead, because the clock went back: that time is counted already.
+        since_s = int(stored.get(COUNTED, now_s))
+        if since_s > now_s + self._settings.grace_seconds:
+            log.warning("counted_ahead_of_the_clock", until=since_s, now=now_s)
+        self._state = {METHOD: self._method, CURRENCY: self._book.currency}
+        if now_s - since_s > self._settings.tracking_seconds + self._settings.grace_seconds:
+            gaps = msgspec.json.decode(stored.get(GAPS, "[]"))
+            self._state[GAPS] = msgspec.json.encode([*gaps, [since_s, now_s]][-_MOST_GAPS:]).decode()
+            log.warning("cost_engine_was_down", since=since_s, until=now_s)
+        self._meter = self._cluster.start_meter(since_s, self._settings.rules, self._clock)
+        self._tasks = background.run_in_background(iter((self._run(),)))
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cluster.stop_meter()
+        await self._tasks.__aexit__(kind, error, trace)
+        if self._ledger is not None:
+            await asyncio.to_thread(self._ledger.close)
+
+    def problem(self) -> str | None:
+        """Return why costs are not counted; None if they are."""
+        return self._problem
+
+    async def count(self) -> None:
+        """Count up to now, and store what is new. After an error the next count stores it."""
+        async with self._counting:
+            await self._count()
+
+    async def _count(self) -> None:
+        assert self._meter is not None  # noqa: S101 -- set on entry
+        assert self._ledger is not None  # noqa: S101
+        until_s = self._meter.now_s()
+        fresh = self._meter.count(until_s, self._settings.grace_seconds, self._book, self._method)
+        self._pending += fresh
+        batch, state = list(self._pending), self._state | {COUNTED: str(until_s)}
+        try:
+            await asyncio.to_thread(self._ledger.put, batch, state)
+        except errors.KgweError as exc:
+            if self._problem is None:
+                log.warning("ledger_not_written", error=str(exc))
+            self._problem = str(exc)
+            self._metrics.failures += 1
+            return
+        del self._pending[: len(batch)]
+        self._problem = None
+        await self._publish(until_s, len(batch), fresh)
+
+    async def _run(self) -> None:
+        retained_s = 0.0
+        while True:
+            await self.count()
+            if self._clock() - retained_s > _RETENTION_S and self._problem is None:
+                await self._retain()
+                retained_s = self._clock()
+            # At the same phase of each interval, whatever the count took.
+            interval = self._settings.tracking_seconds
+            await asyncio.sleep(interval - self._clock() % interval)
+
+    async def _retain(self) -> None:
+        assert self._ledger is not None  # noqa: S101 -- set on entry
+        try:
+            await asyncio.to_thread(self._ledger.apply_retention, int(self._clock()))
+        except errors.KgweError as exc:
+            log.warning("retention_failed", error=str(exc))
+
+    async def _publish(self, until_s: int, written: int, fresh: list[Segment]) -> None:
+        """Update the metrics: totals from the ledger, rates from the segments that go on."""
+        assert self._ledger is not None  # noqa: S101 -- set on entry
+        assert self._meter is not None  # noqa: S101
+        metrics = self._metrics
+        metrics.counted_until_s = until_s
+        metrics.segments += written
+        metrics.node_failures = self._meter.failures
+        metrics.unpriced = self._meter.list_unpriced(self._book)
+        rates: dict[tuple[str, str], int] = {}
+        by_bucket: dict[Bucket, int] = {}
+        for each in fresh:
+            if each.end_s == until_s and each.seconds:
+                by_bucket[each.bucket] = by_bucket.get(each.bucket, 0) + each.rate
+                if each.bucket in HELD and each.holder is not None:
+                    key = each.holder.account.namespace, each.holder.account.team
+                    rates[key] = rates.get(key, 0) + each.rate
+        metrics.rates, metrics.bucket_rates = rates, by_bucket
+        try:
+            books, totals = await asyncio.to_thread(_sum_totals, self._ledger, until_s)
+        except errors.KgweError as exc:
+            log.warning("ledger_not_read", error=str(exc))
+            return
+        metrics.set_totals(books, totals)
+
+
+def _sum_totals(ledger: Ledger, until_s: int) -> tuple[Any, dict[tuple[str, str], int]]:
+    reader = LedgerReader(ledger.database)
+    found = reader.find_range()
+    start_s = found[0] if found else until_s
+    return reader.read(start_s, until_s, Dimension.NAMESPACE).books, reader.sum_teams(start_s, until_s)

@@ -1,0 +1,86 @@
+"""`kgwe cost-engine`: the process. All replicas watch the cluster; the leader counts."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from kgwe.apps import background, leading
+from kgwe.apps.cost.cluster_view import ClusterView
+from kgwe.apps.cost.engine import CostEngine
+from kgwe.apps.cost.metrics import Metrics
+from kgwe.apps.leading import LeaderLoop
+from kgwe.kube.client.client import KubeClient
+from kgwe.telemetry import http, logs, probes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from pathlib import Path
+
+    from kgwe.apps.cost.settings import Settings
+    from kgwe.apps.leading import Term
+
+log = structlog.get_logger(__name__)
+
+FIELD_MANAGER: Final = "kgwe-cost-engine"
+
+
+class CostProcess:
+    """One replica of the cost engine."""
+
+    def __init__(self, settings: Settings, client: KubeClient, *, identity: str | None = None) -> None:
+        self.settings = settings
+        self.identity = identity or leading.make_identity()
+        self.metrics = Metrics()
+        self._elector = leading.make_elector(client, settings, self.identity) if settings.leader_elect else None
+        self.cluster = ClusterView(client)
+        self.leading = LeaderLoop(self._elector, lambda: self.cluster.informers)
+        self._problem: Callable[[], str | None] = lambda: "standby: another replica is the leader"
+
+    def problem(self) -> str | None:
+        """Return why this replica is not ready: it is on standby, or costs are not counted."""
+        return self.leading.describe_unsynced() or self._problem()
+
+    async def run(self, stop: asyncio.Event, on_port: Callable[[int], None] = lambda _port: None) -> None:
+        """Count while this replica is the leader, until `stop` is set. `on_port`: called with the port of metrics."""
+        app = probes.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
+        async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
+            on_port(port)
+            await self.cluster.add_optional_kinds()
+            log.info("cost_engine_started", id=self.identity, port=port)
+            async with background.run_in_background(self._list_background_tasks()):
+                await self.leading.run(stop, self._lead_once)
+        log.info("cost_engine_stopped", id=self.identity)
+
+    def _list_background_tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
+        yield from (informer.run() for informer in self.cluster.informers)
+        if self._elector is not None:
+            yield self._elector.run()
+
+    async def _lead_once(self, term: Term) -> None:
+        """Lead until the Lease is lost."""
+        if not await term.resync():
+            return
+        standby = self._problem
+        engine = CostEngine(self.settings, self.cluster, self.metrics)
+        try:
+            async with engine:
+                self._problem = engine.problem
+                await term.wait_end()
+                await engine.count()
+        finally:
+            self._problem = standby
+
+
+async def serve(settings: Settings, kubeconfig: Path | None) -> None:
+    """Run one replica until SIGTERM or SIGINT."""
+    logs.configure(level=settings.log_level)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with KubeClient.connect(kubeconfig, field_manager=FIELD_MANAGER) as client:
+        await CostProcess(settings, client).run(stop)

@@ -1,0 +1,104 @@
+"""Metrics of the cost engine. Totals are counters, in dollars of the ledger's currency."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from kgwe.costing.money import MICROS, TICKS
+from kgwe.costing.segments import Bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from kgwe.costing.books import Books
+
+_DOLLAR: Final = MICROS * TICKS
+_BUCKETS: Final = {
+    Bucket.FLEET: "fleet",
+    Bucket.ALLOCATED: "allocated",
+    Bucket.OVERHEAD: "overhead",
+    Bucket.UNALLOCATED: "unallocated",
+    Bucket.RESERVED_IDLE: "reserved-idle",
+}
+
+
+class Metrics(Collector):
+    """What the last count found."""
+
+    def __init__(self) -> None:
+        self.rates: dict[tuple[str, str], int] = {}
+        self.bucket_rates: dict[Bucket, int] = {}
+        self.unpriced: dict[str, str] = {}
+        self.counted_until_s = 0
+        self.segments = 0
+        self.failures = 0
+        self.node_failures = 0
+        self.unbalanced = 0
+        self._totals: dict[tuple[str, str], int] = {}
+        self._buckets: dict[Bucket, int] = {}
+        self.registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+        self.registry.register(self)
+
+    def set_totals(self, books: Books, totals: dict[tuple[str, str], int]) -> None:
+        """Set the totals of the ledger. A correction of the last minutes never lets a counter fall."""
+        for key, ticks in totals.items():
+            self._totals[key] = max(self._totals.get(key, 0), ticks)
+        for bucket in _BUCKETS:
+            self._buckets[bucket] = max(self._buckets.get(bucket, 0), books.sums(bucket).ticks)
+        self.unbalanced = books.unbalanced
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families."""
+        names = ("namespace", "team")
+        total = CounterMetricFamily("kgwe_gpu_cost_dollars", "Cost of what pods held.", labels=names)
+        # The name that dashboards of the first KGWE select on; as a counter it would end in _total.
+        seed = GaugeMetricFamily(
+            "kgwe_gpu_cost_total_dollars", "The same as kgwe_gpu_cost_dollars_total.", labels=names
+        )
+        for key, ticks in sorted(self._totals.items()):
+            total.add_metric(key, ticks / _DOLLAR)
+            seed.add_metric(key, ticks / _DOLLAR)
+        yield total
+        yield seed
+        rate = GaugeMetricFamily(
+            "kgwe_gpu_cost_per_hour_dollars", "Cost per hour of what pods hold.", labels=("namespace", "team")
+        )
+        for key, micros in sorted(self.rates.items()):
+            rate.add_metric(key, micros / MICROS)
+        yield rate
+        fleet = CounterMetricFamily(
+            "kgwe_gpu_cost_fleet_dollars", "Cost of GPU nodes, by line of the books.", labels=("line",)
+        )
+        for bucket, ticks in self._buckets.items():
+            fleet.add_metric((_BUCKETS[bucket],), ticks / _DOLLAR)
+        yield fleet
+        fleet_rate = GaugeMetricFamily(
+            "kgwe_gpu_cost_fleet_per_hour_dollars", "Cost per hour of GPU nodes.", labels=("line",)
+        )
+        for bucket, name in _BUCKETS.items():
+            fleet_rate.add_metric((name,), self.bucket_rates.get(bucket, 0) / MICROS)
+        yield fleet_rate
+        yield GaugeMetricFamily("kgwe_gpu_cost_unpriced_nodes", "GPU nodes without a price.", value=len(self.unpriced))
+        yield GaugeMetricFamily(
+            "kgwe_gpu_cost_counted_until_timestamp_seconds",
+            "The time up to which costs are stored.",
+            value=self.counted_until_s,
+        )
+        yield GaugeMetricFamily(
+            "kgwe_gpu_cost_unbalanced_dollars",
+            "What the lines miss of the fleet's cost.",
+            value=self.unbalanced / _DOLLAR,
+        )
+        yield CounterMetricFamily("kgwe_gpu_cost_segments_written", "Segments sent to the ledger.", value=self.segments)
+        yield CounterMetricFamily("kgwe_gpu_cost_write_failures", "Counts that were not stored.", value=self.failures)
+        yield GaugeMetricFamily(
+            "kgwe_gpu_cost_node_failures", "Nodes that could not be counted in this term.", value=self.node_failures
+        )

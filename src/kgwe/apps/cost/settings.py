@@ -1,0 +1,73 @@
+"""Settings of the cost engine: flag, environment (KGWE_COST_<KEY>), file, default, in this order."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kgwe import errors
+from kgwe.apps import configuration
+from kgwe.costing.attribution import AttributionRules
+from kgwe.costing.split import parse_method
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ENV_PREFIX: Final = "KGWE_COST_"
+_RULES: Final = AttributionRules()
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    # Where the ledger is stored: a path of a SQLite file, or postgresql://… . With SQLite there is one replica.
+    store: str = "cost.db"
+    # Price files (CSV or YAML), later ones first. Built-in prices apply where no file has one.
+    price_files: tuple[str, ...] = ()
+    builtin_prices: bool = True
+    # How the price of a node is split between GPUs, CPUs and memory: gpu-only, market or fixed.
+    split_method: str = "market"
+    # Seconds between two counts.
+    tracking_seconds: float = 60.0
+    # Seconds for which facts may still change, such as the end of a pod that is reported late.
+    grace_seconds: int = 180
+    # Labels and annotations that name team, project, cost center, experiment and user; the first present counts.
+    team_labels: tuple[str, ...] = _RULES.team
+    project_labels: tuple[str, ...] = _RULES.project
+    cost_center_labels: tuple[str, ...] = _RULES.cost_center
+    experiment_labels: tuple[str, ...] = _RULES.experiment
+    user_labels: tuple[str, ...] = _RULES.user
+    # Address of /metrics, /healthz and /readyz.
+    metrics_bind_address: str = ":8080"
+    leader_elect: bool = True
+    lease_name: str = "kgwe-cost-engine"
+    lease_namespace: str = "kgwe-system"
+    lease_duration_seconds: int = 15
+    renew_deadline_seconds: float = 10.0
+    retry_period_seconds: float = 2.0
+    log_level: str = "info"
+
+    @property
+    def rules(self) -> AttributionRules:
+        return AttributionRules(
+            self.team_labels, self.project_labels, self.cost_center_labels, self.experiment_labels, self.user_labels
+        )
+
+    @property
+    def price_paths(self) -> tuple[Path, ...]:
+        return tuple(map(Path, self.price_files))
+
+
+def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Read the settings; raise Permanent with the invalid key."""
+    loaded = configuration.load(Settings, ENV_PREFIX, path, dict(overrides or {}))
+    try:
+        parse_method(loaded.split_method)
+    except errors.Permanent as exc:
+        raise errors.Permanent(f"settings: splitMethod: {exc}") from exc
+    if not 0 < loaded.tracking_seconds < math.inf:
+        raise errors.Permanent(f"settings: trackingSeconds must be above 0, not {loaded.tracking_seconds:g}")
+    if loaded.grace_seconds < 0:
+        raise errors.Permanent(f"settings: graceSeconds must not be negative, but is {loaded.grace_seconds}")
+    return loaded

@@ -1,0 +1,1 @@
+"""Benchmarks of the cost engine: the ledger, and the split of a node's price."""

@@ -1,0 +1,1 @@
+"""Commands that read the ledger of the cost engine."""

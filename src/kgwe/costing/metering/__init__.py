@@ -1,0 +1,1 @@
+"""Metering: which pod holds what on a node at each moment, divided exactly and written as segments of constant cost."""

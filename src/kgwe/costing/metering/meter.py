@@ -1,0 +1,159 @@
+"""The meter of one node: keeps recent facts, and says which segments are new or different.
+
+Facts of the last minutes may still change: a pod ended earlier than it seemed, or holds another GPU. So the meter
+derives all segments since the settled time again from the facts, and returns those that differ from what it wrote.
+Facts from before the settled time are cut there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from kgwe.costing.metering.division import GpuCut, NodeCut
+from kgwe.costing.metering.timeline import ClaimSpan, LineKey, NodeSpan, OpenLine, sweep_node
+from kgwe.costing.prices.book import Quote
+from kgwe.costing.split import HostShape, Rates, SplitMethod, split_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kgwe.costing.prices.book import NodeKind, PriceBook
+    from kgwe.costing.segments import Holder, Segment, SegmentKey
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node as the cluster describes it, before it is priced."""
+
+    name: str
+    kind: NodeKind
+    gpus: tuple[GpuCut, ...]
+    host: HostShape
+    """What pods can request of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _StateSpan:
+    start_s: int
+    end_s: int | None
+    state: NodeState
+
+
+class NodeMeter:
+    """Facts about one node since the settled time."""
+
+    def __init__(self, settled_s: int) -> None:
+        self.settled_s = settled_s
+        self._states: list[_StateSpan] = []
+        self._claims: dict[str, ClaimSpan] = {}
+        self._holders: dict[str, Holder] = {}
+        self._opened: dict[LineKey, OpenLine] = {}
+        self._written: dict[SegmentKey, Segment] = {}
+
+    @property
+    def state(self) -> NodeState | None:
+        """The node as it is now; None if it is gone."""
+        last = self._states[-1] if self._states else None
+        return last.state if last is not None and last.end_s is None else None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to settle: the node is gone."""
+        return not self._states
+
+    def set_state(self, at_s: int, state: NodeState | None) -> None:
+        """The node is described like this since a time; None: it is gone."""
+        if state == self.state:
+            return
+        if self.state is not None:
+            last = self._states.pop()
+            if at_s > last.start_s:
+                self._states.append(replace(last, end_s=at_s))
+        if state is not None:
+            self._states.append(_StateSpan(at_s, None, state))
+
+    def list_claims(self) -> Iterator[ClaimSpan]:
+        """Yield the claims that are not settled."""
+        yield from self._claims.values()
+
+    def set_claim(self, span: ClaimSpan, holder: Holder) -> None:
+        """A pod holds something for a time; what was known of the pod before is replaced."""
+        if span.end_s is not None and span.end_s <= self.settled_s and holder.uid not in self._claims:
+            return
+        self._claims[holder.uid] = span
+        self._holders[holder.uid] = holder
+
+    def find_claim(self, uid: str) -> ClaimSpan | None:
+        """Return the claim of a pod; None if it is not known, or settled."""
+        return self._claims.get(uid)
+
+    def derive(self, now_s: int, book: PriceBook, method: SplitMethod) -> list[Segment]:
+        """Return the segments to write: new, different, and without length where one must be removed."""
+        if now_s <= self.settled_s:
+            return []
+        swept = sweep_node(
+            list(self._price_states(now_s, book, method)),
+            list(self._claims.values()),
+            (self.settled_s, now_s),
+            self._holders,
+            self._opened,
+        )
+        current = {each.key: each for each in swept.segments}
+        gone = [
+            replace(each, end_s=each.start_s, measured_s=0, busy_ms=0)
+            for key, each in self._written.items()
+            if key not in current
+        ]
+        changed = [each for key, each in current.items() if self._written.get(key) != each]
+        self._written = current
+        return [*gone, *changed]
+
+    def settle(self, until_s: int, book: PriceBook, method: SplitMethod) -> None:
+        """Take everything before a time as final."""
+        if until_s <= self.settled_s:
+            return
+        states = list(self._price_states(until_s, book, method))
+        window = self.settled_s, until_s
+        self._opened = sweep_node(states, list(self._claims.values()), window, self._holders, self._opened).open
+        self.settled_s = until_s
+        self._states = [each for each in self._states if each.end_s is None or each.end_s > until_s]
+        self._claims = {uid: span for uid, span in self._claims.items() if span.end_s is None or span.end_s > until_s}
+        open_holders = {key.holder for key in self._opened}
+        self._holders = {uid: each for uid, each in self._holders.items() if uid in self._claims or uid in open_holders}
+        self._written = {key: each for key, each in self._written.items() if each.end_s > until_s}
+
+    def _price_states(self, now_s: int, book: PriceBook, method: SplitMethod) -> Iterator[NodeSpan]:
+        """Yield the states with their prices; a state is cut where its price changes."""
+        for span in self._states:
+            at_s = max(span.start_s, self.settled_s)
+            end_s = now_s if span.end_s is None else min(span.end_s, now_s)
+            while at_s < end_s:
+                quote = book.quote(span.state.kind, at_s)
+                until_s = min(quote.until_s, end_s)
+                yield NodeSpan(
+                    at_s, until_s if until_s < now_s else span.end_s, _price(span.state, quote, book, method)
+                )
+                at_s = until_s
+
+
+def _price(state: NodeState, quote: object, book: PriceBook, method: SplitMethod) -> NodeCut:
+    rates, version = Rates(0, 0, 0), ""
+    if isinstance(quote, Quote):
+        rates = split_rate(method, quote.micros_per_hour, state.host, book.host_price())
+        version = quote.version
+    return NodeCut(
+        state.name,
+        rates,
+        state.gpus,
+        state.host.cpu_milli,
+        state.host.memory_bytes,
+        state.kind.capacity,
+        state.kind.instance_type,
+        version,
+    )
+
+
+def end_claim(span: ClaimSpan, end_s: int) -> ClaimSpan:
+    """Return a claim that ends at a time, or earlier if it ended already."""
+    return replace(span, end_s=end_s if span.end_s is None else min(span.end_s, end_s))

@@ -1,0 +1,182 @@
+"""The ledger: segments that are written once, however often they are sent, and the sums that follow them.
+
+A batch is one transaction: segments, roll-ups and the settled time are stored together, or nothing is. A segment is
+known by its start, pod, piece and bucket. Sent again, it changes nothing. Sent with another end or rate, it replaces
+the stored one, and the sums change by the difference. A segment without length is removed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+import sqlalchemy as sa
+
+from kgwe.costing.money import DAY_S
+from kgwe.store.database import BUSY_TIMEOUT_S, Database
+from kgwe.store.ledger import rollups
+from kgwe.store.ledger.names import NOTHING, Names
+from kgwe.store.ledger.schema import DAYS, HOURS, LEDGER, PODS, SEGMENTS, STATE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from sqlalchemy.engine import Connection
+
+    from kgwe.costing.segments import Segment
+
+SEGMENTS_KEPT_S: Final = 90 * DAY_S
+ROLLUPS_KEPT_S: Final = 365 * DAY_S
+_COLUMNS: Final = (
+    "start_s", "pod", "piece", "bucket", "seconds", "rate", "ppm", "price", "measured_s", "busy_ms"
+)  # fmt: skip
+_KEY: Final = _COLUMNS[:4]
+_VALUES: Final = _COLUMNS[4:]
+_MATCH: Final = " AND ".join(f"s.{name} = b.{name}" for name in _KEY)
+_FIND: Final = (
+    f"SELECT {', '.join(f's.{name}' for name in _COLUMNS)} FROM ledger_batch b JOIN cost_segments s ON {_MATCH}"  # noqa: S608 -- constants
+)
+_STORE: Final = (
+    f"INSERT INTO cost_segments ({', '.join(_COLUMNS)}) SELECT {', '.join(_COLUMNS)} FROM ledger_batch"  # noqa: S608 -- constants
+    f" WHERE seconds > 0 ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET"
+    f" {', '.join(f'{name} = excluded.{name}' for name in _VALUES)}"
+)
+_BATCH: Final = 100_000
+# One transaction of retention removes at most this range of raw segments.
+_RANGE_S: Final = DAY_S
+
+
+class Ledger:
+    """A ledger in SQLite or PostgreSQL. Threads may share it; calls run one after the other."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._names = Names(database)
+
+    @classmethod
+    def open(cls, url: str, *, read_only: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Ledger:
+        """Open the ledger of a path, `sqlite:///path` or `postgresql://…`. The writer creates or migrates it."""
+        return cls(Database.open(url, read_only=read_only, busy_timeout_s=busy_timeout_s, schema=LEDGER))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database and let another process write it."""
+        self.database.close()
+
+    def put(self, segments: Sequence[Segment], state: Mapping[str, str] | None = None) -> None:
+        """Store segments and state in one transaction. Storing the same again changes nothing."""
+        try:
+            with self.database.transaction() as connection:
+                for start in range(0, len(segments), _BATCH):
+                    self._put_batch(connection, segments[start : start + _BATCH])
+                self._put_state(connection, state or {})
+        except BaseException:
+            # Numbers of a transaction that failed were never stored.
+            self._names.forget()
+            raise
+
+    def load_state(self) -> dict[str, str]:
+        """Return the state that was stored with the last segments."""
+        with self.database.transaction() as connection:
+            return {row[0]: row[1] for row in connection.execute(sa.select(STATE))}
+
+    def apply_retention(self, now_s: int) -> None:
+        """Delete segments after 90 days and sums after 365, counted from the newest segment or from now."""
+        with self.database.transaction() as connection:
+            newest = connection.execute(sa.select(sa.func.max(SEGMENTS.c.start_s))).scalar()
+            oldest = connection.execute(sa.select(sa.func.min(SEGMENTS.c.start_s))).scalar()
+        if newest is None or oldest is None:
+            return
+        base_s = min(now_s, newest)
+        limit_s = base_s - SEGMENTS_KEPT_S
+        for end_s in range(oldest + _RANGE_S, limit_s + _RANGE_S, _RANGE_S):
+            with self.database.transaction() as connection:
+                connection.execute(sa.delete(SEGMENTS).where(SEGMENTS.c.start_s < min(end_s, limit_s)))
+        with self.database.transaction() as connection:
+            if oldest < limit_s:
+                used = sa.select(SEGMENTS.c.pod).distinct()
+                connection.execute(sa.delete(PODS).where(PODS.c.id.not_in(used)))
+            kept_s = base_s - ROLLUPS_KEPT_S
+            connection.execute(sa.delete(HOURS).where(HOURS.c.hour < kept_s // 3600))
+            connection.execute(sa.delete(DAYS).where(DAYS.c.day < kept_s // DAY_S))
+        self._names.forget()
+
+    def _put_batch(self, connection: Connection, segments: Sequence[Segment]) -> None:
+        self._names.register(connection, segments)
+        rows = self._make_rows(segments)
+        self._fill_batch(connection, rows)
+        cursor: Any = connection.exec_driver_sql(_FIND).cursor
+        stored = cursor.fetchall()
+        old = {row[:4]: row for row in stored} if stored else {}
+        changed = [row for row in rows if old.get(row[:4]) != row[:10]] if old else rows
+        if not changed:
+            return
+        connection.exec_driver_sql(_STORE)
+        self._remove(connection, [row[:4] for row in changed if row[4] == 0 and row[:4] in old])
+        replaced = [(*old[row[:4]], row[10]) for row in changed if row[:4] in old] if old else []
+        table = np.array(changed + replaced, dtype=np.int64).reshape(-1, 11)
+        signs = np.repeat(np.array([1, -1]), [len(changed), len(replaced)])
+        rollups.add_differences(connection, self.database, table, signs)
+
+    def _make_rows(self, segments: Sequence[Segment]) -> list[tuple[int, ...]]:
+        """Return the columns of segments and their accounts. Of a segment that is sent twice, the last counts."""
+        pods, pieces, prices = self._names.pods, self._names.pieces, self._names.prices
+        found: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for each in segments:
+            if each.holder is None:
+                pod = account = NOTHING
+            else:
+                _, pod, account = pods[each.holder.uid]
+            start_s, piece, bucket = each.start_s, pieces[each.piece], int(each.bucket)
+            found[start_s, pod, piece, bucket] = (
+                start_s,
+                pod,
+                piece,
+                bucket,
+                each.end_s - start_s,
+                each.rate,
+                each.ppm,
+                prices[each.price],
+                each.measured_s,
+                each.busy_ms,
+                account,
+            )
+        # In the order of the key, so that a batch is appended.
+        return sorted(found.values())
+
+    def _fill_batch(self, connection: Connection, rows: list[tuple[int, ...]]) -> None:
+        """Copy rows into a temporary table."""
+        kinds = ", ".join(f"{name} BIGINT" for name in (*_COLUMNS, "account"))
+        if not self.database.is_postgresql:
+            connection.exec_driver_sql(f"CREATE TEMP TABLE IF NOT EXISTS ledger_batch ({kinds})")
+            connection.exec_driver_sql("DELETE FROM ledger_batch")
+            marks = ", ".join("?" * (len(_COLUMNS) + 1))
+            connection.exec_driver_sql(f"INSERT INTO ledger_batch VALUES ({marks})", rows)  # noqa: S608 -- constants
+            return
+        connection.exec_driver_sql(f"CREATE TEMP TABLE IF NOT EXISTS ledger_batch ({kinds})")
+        connection.exec_driver_sql("TRUNCATE ledger_batch")
+        driver: Any = connection.connection.driver_connection
+        with driver.cursor() as cursor, cursor.copy("COPY ledger_batch FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row(row)
+        connection.exec_driver_sql("ANALYZE ledger_batch")
+
+    def _remove(self, connection: Connection, keys: list[tuple[int, ...]]) -> None:
+        mark = "%s" if self.database.is_postgresql else "?"
+        if keys:
+            where = " AND ".join(f"{name} = {mark}" for name in _KEY)
+            connection.exec_driver_sql(f"DELETE FROM cost_segments WHERE {where}", keys)  # noqa: S608 -- constants
+
+    def _put_state(self, connection: Connection, state: Mapping[str, str]) -> None:
+        if state:
+            insert = self.database.insert(STATE)
+            upsert = insert.on_conflict_do_update(index_elements=["name"], set_={"value": insert.excluded.value})
+            connection.execute(upsert, [{"name": name, "value": value} for name, value in state.items()])

@@ -1,0 +1,1 @@
+"""Migrations of the ledger's schema: an alembic environment that needs no ini file."""

@@ -1,0 +1,184 @@
+"""The engine on an API server in memory: it counts, survives restarts and stores that are away, and tells metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client import generate_latest
+from tests.support.fakes.memory_api import MemoryApi
+from tests.support.patience import PATIENCE_S
+
+from kgwe import errors
+from kgwe.apps import background
+from kgwe.apps.cost import settings as cost_settings
+from kgwe.apps.cost.cluster_view import ClusterView
+from kgwe.apps.cost.engine import CostEngine
+from kgwe.apps.cost.metrics import Metrics
+from kgwe.costing.books import Dimension
+from kgwe.kube.api import timestamp
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.informer import wait_synced
+from kgwe.store.ledger.ledger import Ledger
+from kgwe.store.ledger.reader import LedgerReader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+# Later than the time at which the API server in memory creates objects.
+T0 = int(time.time()) + 10**6
+NODE = {
+    "metadata": {
+        "name": "n1",
+        "labels": {
+            "node.kubernetes.io/instance-type": "rack",
+            "nvidia.com/gpu.product": "NVIDIA-L40S",
+        },
+    },
+    "status": {"capacity": {"nvidia.com/gpu": "4", "cpu": "8", "memory": "64Gi"}},
+}
+
+
+def make_pod(name: str, start: int, end: int | None = None) -> dict[str, Any]:
+    status: dict[str, Any] = {
+        "phase": "Running" if end is None else "Succeeded",
+        "conditions": [
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp.format_time(T0 + start)}
+        ],
+    }
+    if end is not None:
+        status["containerStatuses"] = [
+            {"state": {"terminated": {"finishedAt": timestamp.format_time(T0 + end)}}},
+        ]
+    requests = {"requests": {"nvidia.com/gpu": "1"}}
+    return {
+        "metadata": {"name": name, "labels": {"team": "vision"}},
+        "spec": {"nodeName": "n1", "containers": [{"resources": requests}]},
+        "status": status,
+    }
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.now = float(T0)
+        self.api = MemoryApi()
+        self.api.call("POST", "/api/v1/nodes", NODE)
+        self.store = str(folder / "cost.db")
+        self.metrics = Metrics()
+        self.view: ClusterView | None = None
+
+    def settings(self, **changes: Any) -> cost_settings.Settings:
+        known = {"store": self.store, "split_method": "gpu-only", "tracking_seconds": 10**6, "leader_elect": False}
+        return cost_settings.load(None, known | changes)
+
+    @contextlib.asynccontextmanager
+    async def engine(self, **changes: Any) -> AsyncIterator[CostEngine]:
+        """An engine that counts when the test says so, and once at its start."""
+        self.view = ClusterView(KubeClient(self.api))
+        informers = self.view.informers
+        async with background.run_in_background(each.run() for each in informers):
+            await wait_synced(*informers)
+            async with CostEngine(self.settings(**changes), self.view, self.metrics, clock=lambda: self.now) as made:
+                yield made
+
+    async def show(self, name: str, holds: Any) -> None:
+        """Wait until the engine's watch has shown a pod."""
+        assert self.view is not None
+        async with asyncio.timeout(PATIENCE_S):
+            while not holds(self.view._pods.store.get(f"ml/{name}")):  # noqa: ASYNC110 -- the informer has no event
+                await asyncio.sleep(0)
+
+    def create(self, pod: dict[str, Any]) -> None:
+        self.api.call("POST", "/api/v1/namespaces/ml/pods", pod)
+
+    def costs(self) -> dict[str, float]:
+        """Dollars per pod, times 3600."""
+        with Ledger.open(self.store, read_only=True) as ledger:
+            found = LedgerReader(ledger.database).read(T0, int(self.now), Dimension.POD)
+        assert found.books.unbalanced == 0
+        return {name: sums.ticks / 1e6 for name, sums in found.lines.items()}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_it_counts_and_tells_metrics(world):
+    async with world.engine() as engine:
+        world.create(make_pod("a", 10))
+        await world.show("a", bool)
+        world.now = T0 + 110
+        await engine.count()
+        assert engine.problem() is None
+        told = generate_latest(world.metrics.registry).decode()
+    assert world.costs() == {"ml/a": 150.0}  # 1.50 dollars an hour for 100 seconds
+    assert 'kgwe_gpu_cost_per_hour_dollars{namespace="ml",team="vision"} 1.5' in told
+    assert 'kgwe_gpu_cost_fleet_per_hour_dollars{line="fleet"} 6.0' in told
+    assert "kgwe_gpu_cost_unbalanced_dollars 0.0" in told
+    counted = "kgwe_gpu_cost_counted_until_timestamp_seconds"
+    assert world.metrics.registry.get_sample_value(counted) == T0 + 110
+
+
+async def test_it_continues_after_a_restart_and_names_the_gap(world):
+    world.create(make_pod("a", 0))
+    async with world.engine() as engine:
+        world.now = T0 + 60
+        await engine.count()
+    world.create(make_pod("b", 100, 160))
+    world.now = T0 + 2_000_000
+    async with world.engine() as engine:
+        await engine.count()
+    assert world.costs() == {"ml/a": 1.5 * 2_000_000, "ml/b": 90.0}
+    with Ledger.open(world.store, read_only=True) as ledger:
+        assert ledger.load_state()["gaps"] == f"[[{T0 + 60},{T0 + 2_000_000}]]"
+
+
+async def test_a_clock_that_went_back_counts_nothing_twice(world):
+    world.create(make_pod("a", 0))
+    async with world.engine() as engine:
+        world.now = T0 + 600
+        await engine.count()
+    world.now = T0 + 300
+    async with world.engine() as engine:
+        await engine.count()
+        world.now = T0 + 700
+        await engine.count()
+    assert world.costs() == {"ml/a": 1050.0}
+
+
+async def test_what_a_store_did_not_take_is_stored_by_the_next_count(world, monkeypatch):
+    world.create(make_pod("a", 0))
+    async with world.engine() as engine:
+        put = Ledger.put
+
+        def fail(*_: Any) -> None:
+            raise errors.Transient("no space left")
+
+        monkeypatch.setattr(Ledger, "put", fail)
+        world.now = T0 + 60
+        await engine.count()
+        assert engine.problem() == "no space left"
+        monkeypatch.setattr(Ledger, "put", put)
+        world.now = T0 + 120
+        await engine.count()
+        assert engine.problem() is None
+    assert world.costs() == {"ml/a": 180.0}
+    assert world.metrics.failures == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"split_method": "guess"}, "splitMethod: unknown split method 'guess'"),
+        ({"tracking_seconds": 0}, "trackingSeconds must be above 0"),
+        ({"grace_seconds": -1}, "graceSeconds must not be negative"),
+    ],
+)
+def test_wrong_settings_are_refused(world, changes, problem):
+    with pytest.raises(errors.Permanent, match=problem):
+        world.settings(**changes)
