@@ -27,6 +27,7 @@ from kgwe.cli.bench import (
     store,
     waste,
 )
+from kgwe.cli.bench.cost import budgets
 from kgwe.cli.bench.forecast import demand, eta, predictor
 from kgwe.cli.bench.optimizer import recommendations
 from kgwe.cli.bench.workloads import classify, hints, interference, rightsize
@@ -47,6 +48,7 @@ Close other programs first: other load changes the results.""",
 
 for each in (
     agent,
+    budgets,
     classify,
     client,
     cluster,
