@@ -1,1 +1,1 @@
-"""Benchmarks of the cost engine: the ledger, and the split of a node's price."""
+"""Benchmarks of the cost engine: the ledger, budgets, and the split of a node's price."""

@@ -27,7 +27,7 @@ from kgwe.cli.bench import (
     store,
     waste,
 )
-from kgwe.cli.bench.cost import cost, pricesplit
+from kgwe.cli.bench.cost import budgets, cost, pricesplit
 from kgwe.cli.bench.forecast import demand, eta, predictor
 from kgwe.cli.bench.optimizer import outage, recommendations
 from kgwe.cli.bench.scaling import autoscaler, scaledown, spot
@@ -50,6 +50,7 @@ Close other programs first: other load changes the results.""",
 for each in (
     agent,
     autoscaler,
+    budgets,
     classify,
     client,
     cluster,

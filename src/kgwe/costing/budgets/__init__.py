@@ -1,0 +1,1 @@
+"""Budgets: periods, encumbrances, admission, alerts and projections. Pure decisions that any app may import."""
