@@ -21,7 +21,7 @@ from kgwe.local.demo import install
 from kgwe.local.host import ports
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from tests.support.clusters.pool import ClusterPool
@@ -119,8 +119,10 @@ async def _delete_all(bed: Bed, informer: Informer[Any]) -> None:
 
 
 @pytest.fixture(scope="session")
-def extender_address() -> int:
-    return ports.allocate(("extender",))["extender"]
+def extender_address() -> Iterator[int]:
+    """The port of all schedulers of the session, one after the other."""
+    with ports.reserve("extender") as port:
+        yield port
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from tests.support.clusters.api_writes import count
+from tests.support.clusters.api_writes import count, count_settled
 from tests.support.clusters.bed import kgwe
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ async def test_a_workload_that_finds_room_at_once_costs_ten_writes(bed: Bed):
     """Ours are the Job and one status; the others are the user's, the Job controller's and kube-scheduler's."""
     await bed.node("n1", 16)
     await bed.controller(status_settle_seconds="1")
-    before = await count(bed)
+    before = await count_settled(bed, "gpuworkloads", "jobs", "gpuworkloads/status")
 
     made = [await bed.submit(kgwe(f"w{number}", 1)) for number in range(WORKLOADS)]
     for workload in made:
@@ -40,7 +40,7 @@ async def test_a_workload_that_finds_room_at_once_costs_ten_writes(bed: Bed):
 async def test_each_transition_is_one_write_and_the_end_no_event(bed: Bed):
     await bed.node("n1", 16)
     await bed.controller(status_settle_seconds="1")
-    before = await count(bed)
+    before = await count_settled(bed, "gpuworkloads", "jobs", "gpuworkloads/status")
     made = [await bed.submit(kgwe(f"w{number}", 1, duration="2s")) for number in range(WORKLOADS)]
     for workload in made:
         await bed.until_phase(workload, "Succeeded")

@@ -61,7 +61,7 @@ async def test_amounts_beyond_64_bits_stop_nobody_even_after_a_restart(bed: Bed,
     await bed.until_phase(await bed.submit(kgwe("after", 2)), "Running")
     assert (await replica.get("/readyz")).is_success
     assert await replica.metric("kgwe_planning_passes_failed_total") == 0
-    expected = {"InvalidPodTemplate"} if resource == amounts.GPU else {"NoMatchingNode"}
+    expected = {"InvalidPodTemplate"} if resource == amounts.GPU else {"TooLarge"}
     assert condition(bed.now(bad), "Scheduled").reason in expected
 
 

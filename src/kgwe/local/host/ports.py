@@ -10,6 +10,7 @@ Another process may take a port between its choice and its use. Three rules keep
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from kgwe.errors import Permanent
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 LOOPBACK = "127.0.0.1"
 # Linux uses 32768-60999 for outgoing connections by default.
@@ -57,6 +58,16 @@ def allocate(
         else:
             raise Permanent(f"no free port on {LOOPBACK} between {among[0]} and {among[-1]} for {purpose}")
     return chosen
+
+
+@contextlib.contextmanager
+def reserve(purpose: str, *, among: range = PROCESSES) -> Iterator[int]:
+    """Keep a free port for servers that come and go; no other process chooses it until the end of the context."""
+    (port,) = allocate((purpose,), among=among).values()
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((LOOPBACK, port))
+        yield port
 
 
 def _hold(port: int, *, reuse: bool) -> bool:
