@@ -80,6 +80,11 @@ class Run:
         return self.meta.annotations.get(metadata_keys.SPEC_HASH_ANNOTATION, "") if self.is_signed else ""
 
     @property
+    def seats_in_template(self) -> bool:
+        """Whether its pods get their seats while they are created."""
+        return placement_annotations.SEATS_ANNOTATION in self.meta.annotations
+
+    @property
     def node(self) -> str:
         return self.seats[0].node if self.seats else ""
 

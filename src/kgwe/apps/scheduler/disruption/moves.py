@@ -256,8 +256,9 @@ class RecoveryExecutor:
         """Store the new plan if it replaces the old one, then execute it."""
         run = self._state.runs.get(owner)
         try:
+            jobs = {each.meta.uid for each in self._state.runs.values()}
             stored = run is not None and await relocation.store_plan(
-                self._client, run, before, annotations, self._state.signer
+                self._client, run, before, annotations, self._state.signer, is_live=jobs.__contains__
             )
         except errors.KgweError as exc:
             log.warning("recovery_not_stored", owner=owner, error=str(exc))

@@ -28,6 +28,7 @@ from kgwe.apps.scheduler.workloads.attempt import WATCH_LAG_S
 from kgwe.apps.scheduler.workloads.attempts import Attempts
 from kgwe.apps.scheduler.workloads.run_creator import InvalidTemplate, RunCreator
 from kgwe.apps.scheduler.workloads.run_follower import RunFollower
+from kgwe.apps.scheduler.workloads.seat_policy import SeatPolicy
 from kgwe.apps.scheduler.workloads.setbacks import Setbacks
 from kgwe.apps.scheduler.workloads.suspended_workloads import SuspendedWorkloads, was_suspended
 from kgwe.apps.scheduler.workloads.waiting_status import WaitingNotices
@@ -103,7 +104,9 @@ class Reconciler:
             requeue=requeue,
         )
         self._suspended = SuspendedWorkloads(self._attempts, self._writer, requeue=requeue, clock=clock)
-        self._creator = RunCreator(deps.client, deps.state, deps.settings.default_image)
+        self._creator = RunCreator(
+            deps.client, deps.state, deps.settings.default_image, SeatPolicy(deps.client, clock=clock)
+        )
 
     def deliver_plan(self, uid: str, plan: Plan) -> None:
         """The planner found a place for the workload: the next call starts it there."""

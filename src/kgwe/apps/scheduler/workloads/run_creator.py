@@ -12,6 +12,7 @@ from kgwe.cluster.workload.manifests import pod_template, run_manifest, run_meta
 from kgwe.cluster.workload.plan_text import PlanTooLarge
 
 if TYPE_CHECKING:
+    from kgwe.apps.scheduler.workloads.seat_policy import SeatPolicy
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.client.client import KubeClient
@@ -33,8 +34,9 @@ class NameTaken(errors.Permanent):
 class RunCreator:
     """Creates runs; child names are fixed, so a run is never created twice."""
 
-    def __init__(self, client: KubeClient, state: ClusterState, default_image: str) -> None:
+    def __init__(self, client: KubeClient, state: ClusterState, default_image: str, seat_policy: SeatPolicy) -> None:
         self._client = client
+        self._seat_policy = seat_policy
         self._state = state
         self._default_image = default_image
 
@@ -52,7 +54,10 @@ class RunCreator:
 
         Raises Permanent: PlanTooLarge, InvalidTemplate, NameTaken, or a refusal of the API server.
         """
-        body = self._build_run(workload, plan)
+        is_indexed = len(plan.seats) > 1 and not workload.serves and not workload.claims
+        body = self._build_run(
+            workload, plan, seats_in_template=is_indexed and await self._seat_policy.is_installed()
+        )
         resource, namespace = run_metadata.resource_of(workload), workload.meta.namespace
         try:
             for kind, companion in run_manifest.build_companions(workload, plan, self._state.reader.cards):
@@ -68,7 +73,7 @@ class RunCreator:
             raise NameTaken(f"{exc} and belongs to something else; rename or delete it") from exc
         return True
 
-    def _build_run(self, workload: Workload, plan: Plan) -> dict[str, Any]:
+    def _build_run(self, workload: Workload, plan: Plan, *, seats_in_template: bool) -> dict[str, Any]:
         """The Job or Deployment, signed."""
         try:
             template = pod_template.build_pod_template(workload, self._default_image)
@@ -78,5 +83,5 @@ class RunCreator:
         except _TEMPLATE_ERRORS as exc:
             raise InvalidTemplate(str(exc)) from exc
         if self._state.signer is not None:
-            self._state.signer.sign_run(body, workload.meta.uid, plan.seats)
+            self._state.signer.sign_run(body, workload.meta.uid, plan.seats, seats_in_template=seats_in_template)
         return body
