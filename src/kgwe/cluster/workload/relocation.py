@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe import errors
-from kgwe.cluster.workload import metadata_keys, placement_annotations, seat_revocation
+from kgwe.cluster.workload import metadata_keys, placement_annotations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,15 +42,9 @@ async def store_plan(
     before: tuple[Seat, ...],
     annotations: Mapping[str, str],
     signer: Signer | None = None,
-    is_live: Callable[[str], bool] = lambda _uid: True,
 ) -> bool:
-    """Store a new plan if the stored one is still `before`; returns whether it was stored.
-
-    Before that, the seats in the template of the run are revoked, so that its new pods wait for the new ones.
-    """
+    """Store a new plan if the stored one is still `before`; returns whether it was stored."""
     name, namespace, meta = run.meta.name, run.meta.namespace, run.meta
-    if run.seats_in_template:
-        await seat_revocation.revoke_seats(client, meta, is_live)
     for _ in range(_TRIES):
         if meta.uid != run.meta.uid or not _has_plan(meta, before, signer):
             return False  # another run or another plan: the decision is out of date

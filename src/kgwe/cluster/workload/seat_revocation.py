@@ -27,9 +27,10 @@ async def revoke_seats(client: KubeClient, job: ObjectMeta, is_live: Callable[[s
     try:
         listed = (await client.get(resources.SEAT_REVOCATION, seatrevocation.NAME)).spec.jobs
     except errors.NotFound:
-        listed = {}
-    if job.uid in listed:
+        body = {"metadata": {"name": seatrevocation.NAME}, "spec": {"jobs": {job.uid: job.key}}}
+        await client.create(resources.SEAT_REVOCATION, body)
         return
-    kept = {uid: name for uid, name in listed.items() if is_live(uid)} | {job.uid: job.key}
-    body = {"metadata": {"name": seatrevocation.NAME}, "spec": {"jobs": kept}}
-    await client.apply(resources.SEAT_REVOCATION, body)
+    if job.uid not in listed:
+        gone = dict.fromkeys(uid for uid in listed if not is_live(uid))
+        change = {"spec": {"jobs": {**gone, job.uid: job.key}}}
+        await client.patch(resources.SEAT_REVOCATION, seatrevocation.NAME, change)

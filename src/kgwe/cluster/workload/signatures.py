@@ -7,8 +7,8 @@ pod like any other.
 
     seat of a pod   namespace, owner (workload uid or gang), creation time of the pod, seat number, node, GPUs
     pod template    namespace, workload uid, node, GPUs; for runs of one pod, whose pods are copies of the template
-    indexed seat    namespace, workload uid, completion index, node, GPUs; in the template of a Job of several pods, from
-                    which the API server copies the line of each pod while it creates the pod
+    indexed seat    namespace, workload uid, completion index, node, GPUs; in the template of a Job of several pods.
+                    The API server copies the line of each pod while it creates the pod
     binding         namespace, pod uid, node, GPUs
     plan of a run   namespace, workload uid, generation of the workload, round, the plan as it is encoded, what each
                     pod takes of its node (plans of earlier versions do not say)

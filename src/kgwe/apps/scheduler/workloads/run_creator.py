@@ -55,9 +55,7 @@ class RunCreator:
         Raises Permanent: PlanTooLarge, InvalidTemplate, NameTaken, or a refusal of the API server.
         """
         is_indexed = len(plan.seats) > 1 and not workload.serves and not workload.claims
-        body = self._build_run(
-            workload, plan, seats_in_template=is_indexed and await self._seat_policy.is_installed()
-        )
+        body = self._build_run(workload, plan, seats_in_template=is_indexed and await self._seat_policy.is_installed())
         resource, namespace = run_metadata.resource_of(workload), workload.meta.namespace
         try:
             for kind, companion in run_manifest.build_companions(workload, plan, self._state.reader.cards):
