@@ -26,6 +26,7 @@ from kgwe import errors
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.apps.scheduler.workloads.attempt import WATCH_LAG_S
 from kgwe.apps.scheduler.workloads.attempts import Attempts
+from kgwe.apps.scheduler.workloads.finished_workloads import FinishedWorkloads
 from kgwe.apps.scheduler.workloads.run_creator import InvalidTemplate, RunCreator
 from kgwe.apps.scheduler.workloads.run_follower import RunFollower
 from kgwe.apps.scheduler.workloads.seat_policy import SeatPolicy
@@ -103,6 +104,7 @@ class Reconciler:
             settle_s=deps.settings.status_settle_seconds,
             requeue=requeue,
         )
+        self._finished = FinishedWorkloads(deps.client, requeue=requeue)
         self._suspended = SuspendedWorkloads(self._attempts, self._writer, requeue=requeue, clock=clock)
         self._creator = RunCreator(
             deps.client, deps.state, deps.settings.default_image, SeatPolicy(deps.client, clock=clock)
@@ -141,7 +143,8 @@ class Reconciler:
 
     def is_echo(self, workload: Workload) -> bool:
         """Whether the watch shows what we wrote last, and every change since was reconciled."""
-        return self._writer.is_echo(workload)
+        # One that has ended is looked at again: it may have to be deleted after a while.
+        return self._writer.is_echo(workload) and not (workload.finished and workload.ttl_s is not None)
 
     async def reconcile(self, key: Key) -> Result:
         """Take the next step for the workload."""
@@ -166,6 +169,8 @@ class Reconciler:
         """Take the next step for a workload that is not being deleted."""
         uid = workload.meta.uid
         run = self._state.runs.get(uid)
+        if workload.finished and await self._finished.expire(workload):
+            return "done"  # the watch shows that it is being deleted, which calls us again
         if run is not None:
             self._planner.confirm_plan(uid)
             if workload.suspend:

@@ -86,12 +86,12 @@ def build_run(
         "ownerReferences": [run_metadata.owner_reference(workload)],
     }
     if not workload.serves:
-        return {"metadata": meta, "spec": _job_spec(template, pods)}
+        return {"metadata": meta, "spec": _job_spec(workload, template, pods)}
     meta["labels"][metadata_keys.RUN_LABEL] = template["metadata"]["labels"][metadata_keys.RUN_LABEL] = run_id
     return {"metadata": meta, "spec": _deployment_spec(workload, template, pods)}
 
 
-def _job_spec(template: dict[str, Any], pods: int) -> dict[str, Any]:
+def _job_spec(workload: Workload, template: dict[str, Any], pods: int) -> dict[str, Any]:
     restarts = template["spec"]["restartPolicy"] != "Never"
     spec: dict[str, Any] = {
         # A pod that restarts its containers itself counts each restart against this limit. Of the others only those
@@ -103,6 +103,8 @@ def _job_spec(template: dict[str, Any], pods: int) -> dict[str, Any]:
     }
     if pods > 1:
         spec["completionMode"] = "Indexed"
+    if workload.deadline_s is not None:
+        spec["activeDeadlineSeconds"] = workload.deadline_s
     if not restarts:
         # A container that fails by itself fails the Job. A pod that is evicted, that its kubelet rejects before any
         # container starts, or that is deleted (exit code 143) is replaced.

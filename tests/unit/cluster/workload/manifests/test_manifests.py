@@ -477,3 +477,19 @@ def test_a_template_may_ask_for_the_piece_itself_and_for_nothing_else():
 def test_a_share_that_no_card_is_divided_into_is_told():
     with pytest.raises(errors.Permanent, match=r"gpuRequirements\.share: 0\.4 is not"):
         ask(kgwe({"gpuRequirements": {"share": 0.4}}))
+
+
+def test_the_deadline_of_a_workload_is_the_deadline_of_its_job():
+    assert (
+        planned(with_template({"containers": [CONTAINER]}, activeDeadlineSeconds=60), "n1")["spec"][
+            "activeDeadlineSeconds"
+        ]
+        == 60
+    )
+    assert "activeDeadlineSeconds" not in planned(with_template({"containers": [CONTAINER]}), "n1")["spec"]
+
+
+def test_a_later_deletion_is_no_other_spec_and_a_deadline_is():
+    plain = with_template({"containers": [CONTAINER]})
+    assert with_template({"containers": [CONTAINER]}, ttlSecondsAfterFinished=1).hash_spec() == plain.hash_spec()
+    assert with_template({"containers": [CONTAINER]}, activeDeadlineSeconds=1).hash_spec() != plain.hash_spec()
