@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from kgwe.cluster.workload import metadata_keys
 from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload, GPUWorkloadSpec, RecoveryPolicy, WorkloadType
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
@@ -161,6 +162,8 @@ class Workload:
     deadline_s: int | None = None
     #: how long it is kept after its end; None: until a user deletes it
     ttl_s: int | None = None
+    #: Kueue's LocalQueue that its Job waits in; empty: none
+    queue: str = ""
     #: the spec as it was read; None: not known
     spec: GPUWorkloadSpec | WarpGPUWorkloadSpec | None = field(default=None, compare=False, repr=False)
 
@@ -292,8 +295,15 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         suspend=spec.suspend,
         deadline_s=spec.activeDeadlineSeconds,
         ttl_s=spec.ttlSecondsAfterFinished,
+        queue=_read_queue(obj),
         spec=spec,
     )
+
+
+def _read_queue(obj: GPUWorkload) -> str:
+    """The LocalQueue of a Job; Kueue admits Deployments in another way."""
+    serves = obj.spec.workloadType == WorkloadType.INFERENCE
+    return "" if serves else obj.metadata.labels.get(metadata_keys.QUEUE_LABEL, "")
 
 
 def _priority_class(template: dict[str, Any]) -> str:

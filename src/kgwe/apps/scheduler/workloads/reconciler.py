@@ -27,6 +27,7 @@ from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.apps.scheduler.workloads.attempt import WATCH_LAG_S
 from kgwe.apps.scheduler.workloads.attempts import Attempts
 from kgwe.apps.scheduler.workloads.finished_workloads import FinishedWorkloads
+from kgwe.apps.scheduler.workloads.queued_runs import QueuedRuns
 from kgwe.apps.scheduler.workloads.run_creator import InvalidTemplate, RunCreator
 from kgwe.apps.scheduler.workloads.run_follower import RunFollower
 from kgwe.apps.scheduler.workloads.seat_policy import SeatPolicy
@@ -40,6 +41,7 @@ from kgwe.cluster.workload.plan_text import PlanTooLarge
 from kgwe.cluster.workload.workload import WARP, Workload
 from kgwe.kube.api import timestamp
 from kgwe.kube.client.client import QuotaExceeded
+from kgwe.placement.planning.plan import Plan
 from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.workloads.run_follower import FailureRecovery
     from kgwe.cluster.workload.workload import Key
     from kgwe.placement.planning.ask import Ask
-    from kgwe.placement.planning.plan import Plan
 
 log = structlog.get_logger(__name__)
 
@@ -109,10 +110,21 @@ class Reconciler:
         self._creator = RunCreator(
             deps.client, deps.state, deps.settings.default_image, SeatPolicy(deps.client, clock=clock)
         )
+        self._queued = QueuedRuns(
+            deps,
+            planner,
+            attempts=self._attempts,
+            creator=self._creator,
+            writer=self._writer,
+            waiting=self._waiting,
+            requeue=requeue,
+            clock=clock,
+        )
 
     def deliver_plan(self, uid: str, plan: Plan) -> None:
         """The planner found a place for the workload: the next call starts it there."""
         self._attempts.deliver_plan(uid, plan)
+        self._queued.deliver_plan(uid, plan)
 
     def forget(self, uid: str) -> None:
         """The workload object no longer exists."""
@@ -171,6 +183,8 @@ class Reconciler:
         run = self._state.runs.get(uid)
         if workload.finished and await self._finished.expire(workload):
             return "done"  # the watch shows that it is being deleted, which calls us again
+        if run is not None and not workload.suspend and self._queued.is_unplanned(workload, run):
+            return await self._queued.advance(workload, run)
         if run is not None:
             self._planner.confirm_plan(uid)
             if workload.suspend:
@@ -206,6 +220,8 @@ class Reconciler:
             refusal = Refusal(Reason.NO_PRIORITY_CLASS, missing, possible=False)
             await self._waiting.report(workload, attempt, refusal, now)
             return "waiting"
+        if workload.queue:
+            return await self._start_run(workload, attempt, ask)
         if attempt.plan is not None:
             return await self._start_run(workload, attempt, attempt.plan)
         return await self._ask_for_place(workload, attempt, ask)
@@ -249,14 +265,17 @@ class Reconciler:
 
     # --- creating the run -------------------------------------------------------------------------------
 
-    async def _start_run(self, workload: Workload, attempt: Attempt, plan: Plan) -> Result:
-        """Create what runs the workload, at its place."""
+    async def _start_run(self, workload: Workload, attempt: Attempt, plan: Plan | Ask) -> Result:
+        """Create what runs the workload, at its place; with an Ask, the Job that waits for Kueue."""
         now = self._clock()
         if attempt.created_at is not None and now < attempt.created_at + WATCH_LAG_S:
             self._requeue(workload.key, attempt.created_at + WATCH_LAG_S - now)
             return "done"  # the watch is about to show the Job
         try:
-            is_new = await self._creator.create(workload, plan)
+            if isinstance(plan, Plan):
+                is_new = await self._creator.create(workload, plan)
+            else:
+                is_new = await self._creator.create_queued(workload, plan)
         except PlanTooLarge as exc:
             await self._setbacks.give_up(workload, "PlanTooLarge", f"{exc}. Edit the workload to try again")
             return "done"
@@ -269,7 +288,8 @@ class Reconciler:
             return "retry" if await self._setbacks.retry_creation(workload, exc) else "done"
         if is_new:  # else the watch is about to show the run, with the place it was given before a restart
             attempt.created_at = self._clock()
-            self._report_start(workload, plan)
+            if isinstance(plan, Plan):
+                self._report_start(workload, plan)
         return "done"
 
     def _report_start(self, workload: Workload, plan: Plan) -> None:

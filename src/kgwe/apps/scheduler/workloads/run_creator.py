@@ -10,11 +10,15 @@ from kgwe import errors
 from kgwe.cluster.workload import metadata_keys, runs
 from kgwe.cluster.workload.manifests import pod_template, run_manifest, run_metadata, workload_ask
 from kgwe.cluster.workload.plan_text import PlanTooLarge
+from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kgwe.apps.scheduler.workloads.seat_policy import SeatPolicy
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.cluster.workload.workload import Workload
+    from kgwe.kube.api.resources import Resource
     from kgwe.kube.client.client import KubeClient
     from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.plan import Plan
@@ -56,9 +60,31 @@ class RunCreator:
         """
         is_indexed = len(plan.seats) > 1 and not workload.serves and not workload.claims
         body = self._build_run(workload, plan, seats_in_template=is_indexed and await self._seat_policy.is_installed())
+        companions = run_manifest.build_companions(workload, plan, self._state.reader.cards)
+        return await self._create(workload, body, companions)
+
+    async def create_queued(self, workload: Workload, ask: Ask) -> bool:
+        """Create the suspended Job of a workload that Kueue admits; returns and raises like `create`."""
+        if workload.claims:
+            raise InvalidTemplate(
+                "deviceMode DRA names the planned GPUs, and a Job in a queue of Kueue has no plan yet"
+            )
+        try:
+            template = pod_template.build_pod_template(workload, self._default_image)
+            body = run_manifest.build_queued_run(workload, template, ask.pods)
+        except _TEMPLATE_ERRORS as exc:
+            raise InvalidTemplate(str(exc)) from exc
+        if self._state.signer is not None:
+            self._state.signer.sign_run(body, workload.meta.uid, ())
+        service = [(resources.SERVICE, run_manifest.build_service(workload))] if ask.pods > 1 else []
+        return await self._create(workload, body, service)
+
+    async def _create(
+        self, workload: Workload, body: dict[str, Any], companions: Iterable[tuple[Resource[Any], dict[str, Any]]]
+    ) -> bool:
         resource, namespace = run_metadata.resource_of(workload), workload.meta.namespace
         try:
-            for kind, companion in run_manifest.build_companions(workload, plan, self._state.reader.cards):
+            for kind, companion in companions:
                 with contextlib.suppress(errors.AlreadyExists):
                     await self._client.create(kind, companion, namespace)
             await self._client.create(resource, body, namespace)
