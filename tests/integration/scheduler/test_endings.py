@@ -28,7 +28,9 @@ async def test_a_workload_is_deleted_a_while_after_its_end(bed: Bed):
     await bed.controller()
     short = await bed.submit(kgwe("short", 1, duration="1s", ttlSecondsAfterFinished=2))
     kept = await bed.submit(kgwe("kept", 1, duration="1s"))
-    refused = await bed.submit(kgwe("refused", 1, pod={"containers": []}, ttlSecondsAfterFinished=1))
+    asks = {"limits": {"nvidia.com/gpu": "3"}}
+    container = {"name": "main", "image": "example.com/train:1", "resources": asks}
+    refused = await bed.submit(kgwe("refused", 1, pod={"containers": [container]}, ttlSecondsAfterFinished=1))
     await bed.until(lambda: bed.now(short) is None and bed.now(refused) is None)
     assert (short.metadata.uid, "Succeeded") in bed.phases
     assert (refused.metadata.uid, "Failed") in bed.phases
@@ -39,6 +41,8 @@ async def test_a_workload_is_deleted_a_while_after_its_end(bed: Bed):
 
 
 async def test_inference_has_no_deadline_and_no_end(bed: Bed):
-    for more in ({"activeDeadlineSeconds": 60}, {"ttlSecondsAfterFinished": 60}):
+    for name in ("activeDeadlineSeconds", "ttlSecondsAfterFinished"):
+        body = kgwe("serve", 1, workloadType="Inference")
+        body["spec"][name] = 60
         with pytest.raises(errors.Permanent, match="runs until it is deleted"):
-            await bed.submit(kgwe("serve", 1, workloadType="Inference", **more))
+            await bed.submit(body)
