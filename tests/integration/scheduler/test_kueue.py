@@ -24,7 +24,8 @@ async def until_waiting(bed: Bed, workload: Any) -> Any:
 
     def waits() -> bool:
         found = bed.now(workload)
-        return bool(found.status.conditions) and condition(found, "Scheduled").reason == "AwaitingAdmission"
+        told = found is not None and found.status.conditions
+        return bool(told) and condition(found, "Scheduled").reason == "AwaitingAdmission"
 
     await bed.until(waits)
     (job,) = bed.jobs_of(workload)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.support.clusters import seat_policy
 from tests.support.clusters.api_writes import count
 from tests.support.clusters.bed import kgwe
 from tests.support.clusters.broken import break_nodes, gang, pods_of, racks, running, where
@@ -14,10 +15,8 @@ from tests.support.patience import PATIENCE_S
 
 from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.kube.api import core, resources
-from kgwe.kube.client import manifests
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster.cluster import service_account_kubeconfig
-from kgwe.local.host import assets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -156,15 +155,10 @@ async def test_after_a_new_plan_pods_wait_for_their_new_seats(bed: Bed):
 
 
 async def test_without_the_policy_the_scheduler_pins_the_pods(bed: Bed):
-    path = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings/kgwe-seats"
-    await bed.client.request("DELETE", path)
-    try:
+    async with seat_policy.removed(bed):
         await racks(bed, {"a": 2})
         await bed.controller()
         workload, pods = await running(bed, kgwe("g", 16), 2)
         (job,) = bed.jobs_of(workload)
         assert placement_annotations.SEATS_ANNOTATION not in job.metadata.annotations
         assert all(placement_annotations.SEAT_ANNOTATION in pod.metadata.annotations for pod in pods.values())
-    finally:
-        documents = manifests.load_manifests(assets.find_asset("deploy/admission.yaml"))
-        await manifests.apply_manifest(bed.client, documents)

@@ -16,6 +16,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.translate import podspec
 from kgwe.model.units import amounts
 from kgwe.model.units.limits import MOST_PODS
+from kgwe.placement.fleet.taints import Toleration
 from kgwe.placement.live.holding import Holding
 from kgwe.placement.planning.plan import Seat
 
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from kgwe.kube.api.meta import ObjectMeta
     from kgwe.kube.api.resources import Resource
     from kgwe.model.units.amounts import Amounts
+    from kgwe.placement.planning.ask import Ask
+
+
+Flavor = tuple[tuple[tuple[str, str], ...], tuple[Toleration, ...]]
+"""Node selector and tolerations."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,8 @@ class Run:
     completion_time: str | None = None
     #: KGWE wrote the annotations with the plan
     is_signed: bool = True
+    #: of a Job in a queue of Kueue: node selector and tolerations of its template, to which Kueue may add
+    flavor: Flavor | None = None
 
     @property
     def generation(self) -> int:
@@ -150,7 +158,21 @@ def read_job(job: core.Job) -> Run:
         at_once=spec.parallelism,
         start_time=status.startTime,
         completion_time=status.completionTime,
+        flavor=_read_flavor(spec.template.spec) if metadata_keys.QUEUE_LABEL in job.metadata.labels else None,
     )
+
+
+def _read_flavor(template: core.PodSpec) -> Flavor:
+    return tuple(sorted(template.nodeSelector.items())), podspec.read_tolerations(template.tolerations)
+
+
+def apply_flavor(run: Run, ask: Ask) -> Ask:
+    """What a pod of the run asks for, with what Kueue added to its template."""
+    if run.flavor is None:
+        return ask
+    selector, tolerations = run.flavor
+    constraints = replace(ask.request.constraints, selector=selector, tolerations=tolerations)
+    return replace(ask, request=replace(ask.request, constraints=constraints))
 
 
 def read_deployment(deployment: apps.Deployment) -> Run:

@@ -17,8 +17,7 @@ import structlog
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.cluster.state import run_state
 from kgwe.cluster.workload import metadata_keys, placement_annotations, plan_details, plan_text, relocation, runs
-from kgwe.kube.api import resources, timestamp
-from kgwe.kube.translate import podspec
+from kgwe.kube.api import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.workloads.writer import StatusWriter
     from kgwe.cluster.workload.runs import Run
     from kgwe.cluster.workload.workload import Key, Workload
-    from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.plan import Plan
 
 log = structlog.get_logger(__name__)
@@ -113,22 +111,12 @@ class QueuedRuns:
         if attempt.ask is None or attempt.basis is not None:  # it was read before Kueue changed the template
             attempt.avoid = {node: until for node, until in attempt.avoid.items() if until > now}
             ask = self._creator.read_ask(workload, frozenset(attempt.avoid))
-            attempt.ask, attempt.basis = await self._with_flavor(run, ask), None
+            # For exactly the pods of the Job: Kueue has charged them.
+            attempt.ask, attempt.basis = replace(runs.apply_flavor(run, ask), divisible=False), None
         self._planner.request_place(attempt.ask)
         if (refusal := self._planner.refusal_of(workload.meta.uid)) is not None:
             await self._waiting.report(workload, attempt, refusal, now)
         return "waiting"
-
-    async def _with_flavor(self, run: Run, ask: Ask) -> Ask:
-        """The ask with the node selectors and tolerations that Kueue added, for exactly the pods of the Job."""
-        job = await self._client.get(resources.JOB, run.meta.name, run.meta.namespace)
-        spec = job.spec.template.spec
-        constraints = replace(
-            ask.request.constraints,
-            selector=tuple(sorted(spec.nodeSelector.items())),
-            tolerations=podspec.read_tolerations(spec.tolerations),
-        )
-        return replace(ask, divisible=False, request=replace(ask.request, constraints=constraints))
 
     async def _store_plan(self, workload: Workload, run: Run, attempt: Attempt, plan: Plan) -> Result:
         """Store the plan on the Job, which gives its pods their seats."""
