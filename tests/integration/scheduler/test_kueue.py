@@ -59,8 +59,8 @@ async def test_a_gang_holds_nothing_until_kueue_admits_it_and_keeps_to_its_flavo
     await admit(bed, job, pool="b")
     await bed.until_phase(gang, "Running")
     assert nodes_of(bed, gang) == {"b0", "b1"}
-    (job,) = bed.jobs_of(gang)
-    assert placement_annotations.decode(job.metadata.annotations[placement_annotations.PLAN_ANNOTATION])
+    plan = placement_annotations.PLAN_ANNOTATION
+    await bed.until(lambda: placement_annotations.decode(bed.jobs_of(gang)[0].metadata.annotations.get(plan, "")))
 
 
 async def test_an_evicted_workload_gives_up_its_place_and_is_planned_again(bed: Bed):

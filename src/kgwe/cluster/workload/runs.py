@@ -230,7 +230,9 @@ def _is_within(wanted: Amounts, seats: Sequence[Seat]) -> bool:
 def limit_to_workload(run: Run, workload: Workload) -> Run:
     """The run with a plan within what the workload asks for; a lost plan is rebuilt from the workload's status."""
     placed = workload.status.placed
-    if not run.seats and placed is not None:
+    # A signed Job in a queue of Kueue without a plan has lost none: Kueue evicted it, or has just admitted it.
+    is_lost = run.flavor is None or not run.is_signed
+    if not run.seats and placed is not None and is_lost:
         seats = tuple(Seat(node) for node, pods, _ in placed.placements for _ in range(pods))
         run = replace(run, seats=seats if len(seats) == run.pods else ())
     if run.claims:

@@ -65,18 +65,31 @@ class QueuedRuns:
         self._waiting = waiting
         self._requeue = requeue
         self._clock = clock
+        self._unstored: set[str] = set()  # workloads whose run has the seats of a plan that is not stored yet
+
+    def forget(self, uid: str) -> None:
+        """The workload object no longer exists."""
+        self._unstored.discard(uid)
 
     def is_unplanned(self, workload: Workload, run: Run | None) -> bool:
         """Whether the run waits for Kueue, or for a plan after Kueue admitted it."""
         if run is None or not workload.queue or run.ended is not None or run.failing or not run.is_signed:
             return False
-        return run.suspended or (not run.seats and not run_state.is_bound(self._state.pods_of(run)))
+        if run.suspended or workload.meta.uid in self._unstored:
+            return True
+        return not run.seats and not run_state.is_bound(self._state.pods_of(run))
 
     def deliver_plan(self, uid: str, plan: Plan) -> None:
         """The planner has just reserved the plan: the run keeps its seats from now on, before its object shows them."""
         workload, run = self._state.find_workload(uid), self._state.runs.get(uid)
         if workload is not None and run is not None and self.is_unplanned(workload, run):
+            self._unstored.add(uid)
             self._state.run_registry.move_seats(uid, plan.seats, plan_details.describe_plan(plan))
+
+    def _drop_seats(self, uid: str) -> None:
+        """The plan that was delivered is not used: the run has the seats that its object shows."""
+        self._unstored.discard(uid)
+        self._state.run_registry.move_seats(uid, None)
 
     async def advance(self, workload: Workload, run: Run) -> Result:
         """Take the next step of an unplanned run."""
@@ -91,11 +104,13 @@ class QueuedRuns:
             return await self._await_admission(workload, run, attempt)
         if attempt.plan is not None:
             return await self._store_plan(workload, run, attempt, attempt.plan)
+        if workload.meta.uid in self._unstored:
+            self._drop_seats(workload.meta.uid)  # an edit or an error has discarded the plan
         return await self._ask_for_place(workload, run, attempt)
 
     async def _await_admission(self, workload: Workload, run: Run, attempt: Attempt) -> Result:
         """Hold nothing. A plan from before Kueue evicted the Job is removed: its places may be in use by now."""
-        self._state.run_registry.move_seats(workload.meta.uid, None)
+        self._drop_seats(workload.meta.uid)
         self._attempts.release_place(workload.meta.uid)
         attempt.ask = None
         if run.seats:
@@ -133,11 +148,12 @@ class QueuedRuns:
             stored = await relocation.store_plan(self._client, run, (), annotations, self._state.signer)
         finally:
             if not stored:
-                self._state.run_registry.move_seats(uid, None)
+                self._drop_seats(uid)
                 self._planner.discard_plan(uid)
         if not stored:
             self._requeue(workload.key, _AGAIN_S)
             return "retry"
+        self._unstored.discard(uid)
         self._planner.confirm_plan(uid)
         log.info("queued_workload_scheduled", workload=workload.meta.key, nodes=plan.nodes[:16], queue=workload.queue)
         return "done"

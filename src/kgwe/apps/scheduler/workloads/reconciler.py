@@ -130,6 +130,7 @@ class Reconciler:
         """The workload object no longer exists."""
         self._attempts.forget(uid)
         self._follower.forget(uid)
+        self._queued.forget(uid)
         self._setbacks.forget(uid)
         self._writer.forget(uid)
 
