@@ -155,5 +155,7 @@ class QueuedRuns:
             return "retry"
         self._unstored.discard(uid)
         self._planner.confirm_plan(uid)
+        # Pods that were created before the plan was made.
+        self._state.run_registry.announce_all_unseated(uid)
         log.info("queued_workload_scheduled", workload=workload.meta.key, nodes=plan.nodes[:16], queue=workload.queue)
         return "done"
