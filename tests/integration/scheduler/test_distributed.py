@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from tests.support.clusters import seat_policy
 from tests.support.clusters.bed import condition, kgwe
 from tests.support.clusters.distributed import nodes_of, pods_of
 
@@ -142,9 +143,10 @@ class TestGangs:
         await racks(bed, a=2)
         role = await read_role(bed)
         await set_pod_verbs(bed, role, ["get", "list", "watch"])
-        first = await bed.controller()
-        workload = await bed.submit(kgwe("w", 16))
-        await bed.until(lambda: len(pods_of(bed, workload)) == 2)
+        async with seat_policy.removed(bed):
+            first = await bed.controller()
+            workload = await bed.submit(kgwe("w", 16))
+            await bed.until(lambda: len(pods_of(bed, workload)) == 2)
         (job,) = bed.jobs_of(workload)
         first.kill()
         assert all(placement_annotations.is_gated(pod) for pod in pods_of(bed, workload))

@@ -23,6 +23,7 @@ SURFACE: Final[dict[str, tuple[str, ...]]] = {
     "kgwe.nvidia.io/signature": ("00000000.00000000000000000000000000000000.n1",),
     "kgwe.nvidia.io/round": ("9",),
     "kgwe.nvidia.io/seated": ("true",),
+    "kgwe.nvidia.io/seats": ("00000000.00000000000000000000000000000000.n1 ff ", "x"),
     "kgwe.nvidia.io/plan": ("n1=ff", "n1=ff;n2=ff"),
     "kgwe.nvidia.io/plan-details": ("{}",),
     "kgwe.nvidia.io/plan-amounts": ('{"cpu":100000000}', "[", '{"cpu":-1}'),
@@ -39,6 +40,7 @@ SURFACE: Final[dict[str, tuple[str, ...]]] = {
     "kgwe.nvidia.io/idle-action-at": ("2026-01-01T00:00:00Z",),
     "kgwe.nvidia.io/idle-saving-per-hour": ("1e308",),
     # whose it is
+    "kueue.x-k8s.io/queue-name": ("team-queue",),
     "kgwe.nvidia.io/workload-uid": (),
     "kgwe.nvidia.io/workload": (WORKLOAD,),
     "kgwe.nvidia.io/workload-type": ("Training",),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _VOLATILE: Final = frozenset({
     "events", "leases", "endpoints", "endpointslices", "nodes", "pods", "componentstatuses", "apiservices",
     "controllerrevisions", "csinodes", "flowschemas", "prioritylevelconfigurations", "podmetrics", "nodemetrics",
-    "secrets", "ipaddresses", "servicecidrs", "storageversions",
+    "secrets", "ipaddresses", "servicecidrs", "storageversions", "seatrevocations",
 })  # fmt: skip
 #: written by controllers in every namespace, or from other roles
 _MADE_BY_CONTROLLERS: Final = frozenset({"kube-root-ca.crt", "default", "admin", "edit", "view"})

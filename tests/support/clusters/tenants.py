@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NAMESPACE = "tenant"
 SEAT = {
     placement_annotations.SEAT_ANNOTATION: "gang:tenant/kgwe.nvidia.io/forged/0",
+    placement_annotations.SEATS_ANNOTATION: "00000000.00000000000000000000000000000000.n1 ff ",
     placement_annotations.CARDS_ANNOTATION: "ff",
     placement_annotations.SIGNATURE_ANNOTATION: "00000000.00000000000000000000000000000000.n1",
 }

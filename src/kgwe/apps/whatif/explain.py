@@ -17,6 +17,7 @@ from kgwe.cluster.workload.workload import Workload
 
 if TYPE_CHECKING:
     from kgwe.cluster.offline import View
+    from kgwe.cluster.workload.runs import Run
     from kgwe.kube.api import core
 
 
@@ -43,14 +44,21 @@ def _workload(view: View, workload: Workload) -> Explanation:
         base = replace_fields(base, problems=(*base.problems, str(exc)))
     if meta.deletionTimestamp is not None:
         return replace_fields(base, state="Deleting", summary="being deleted")
-    if run is not None and run.ended is None and not workload.suspend:
+    if run is not None and run.ended is None and not workload.suspend and not _waits_in_queue(workload, run):
         return explain_running(view, workload, run, base)
     if workload.finished:
         return replace_fields(base, summary=describe_end(workload), placed=status_placed(workload))
     if workload.suspend:
         return replace_fields(base, state="Suspended", summary=describe_suspended(workload, run))
+    if run is not None and run.suspended:
+        return replace_fields(base, state="Waiting", summary=f"{workload.status.message}. It holds no GPUs")
     estimate = workload.status.estimate
     return explain_waiting(view, uid, replace_fields(base, state="Waiting", estimated_start=estimate))
+
+
+def _waits_in_queue(workload: Workload, run: Run) -> bool:
+    """Whether Kueue has not admitted its Job, or KGWE has no plan for the admitted Job yet."""
+    return bool(workload.queue) and (run.suspended or not run.seats)
 
 
 def _pod(view: View, pod: core.Pod) -> Explanation:

@@ -19,7 +19,7 @@ from kgwe import errors
 from kgwe.bench.cluster import load, scenarios, scheduler
 from kgwe.bench.cluster.measure import apiwrites
 from kgwe.bench.cluster.nodes import leaf_of, read_gpu_count
-from kgwe.bench.cluster.scenarios import Phase
+from kgwe.bench.cluster.scenarios import Phase, Scenario
 from kgwe.kube.api import resources
 from kgwe.local.cluster import startup
 from kgwe.local.fleet import apply
@@ -90,7 +90,7 @@ class Bed:
             account = functools.partial(self._account_exists, f"/api/v1/namespaces/{name}/serviceaccounts/default")
             await self.wait_until(f"the service account of namespace {name}", account)
         if self.load.phase is Phase.KGWE:
-            await scheduler.install(self.client)
+            await scheduler.install(self.client, policies=self.load.scenario is Scenario.JOBGANGS)
         await nodes.create(self.client, lambda done, total: self.step.update(f"{done} of {total} nodes are created"))
         await self.wait_until("all nodes ready", functools.partial(self._nodes_ready, nodes.count))
         await self._create_running_pods(size, seed)

@@ -78,7 +78,7 @@ class Options:
         gpus = self.node_set.gpus()
         # Capacity is counted in pods of the largest size.
         room = count_slots(gpus, max(piece.gpus for piece in pieces))
-        asked = len(pieces) if scenarios.fits_all(self.scenario) else 0
+        asked = sum(piece.pods for piece in pieces) if scenarios.fits_all(self.scenario) else 0
         if asked > room:
             raise errors.Permanent(
                 f"{format_count(asked, 'pod')} do not fit: {format_count(self.size.nodes, 'node')} can hold {room}.\n"

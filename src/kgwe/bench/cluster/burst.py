@@ -46,8 +46,9 @@ class Burst:
     def __init__(self, ground: Bed, size: Size) -> None:
         self._bed = ground
         self._scenario = ground.load.scenario
-        self._pieces = scenarios.list_objects(self._scenario, size)
+        self._pieces = self._divide(scenarios.list_objects(self._scenario, size))
         self._size = size
+        self._pods = sum(piece.pods for piece in self._pieces)
 
     async def run(self, nodes: NodeSet, *, warm_up: int, seed: int) -> PhaseResult:
         began = time.monotonic()
@@ -61,11 +62,11 @@ class Burst:
         times, verdict = await self._measure()
         writes_after, settled = await ground.settle()
         cpu = bed.subtract_counters(cpu_before, ground.cpu_s())
-        writes = apiwrites.per_pod(writes_before, writes_after, len(self._pieces))
+        writes = apiwrites.per_pod(writes_before, writes_after, self._pods)
         result = PhaseResult(
             submit_s=round(times.submit_s(), 2),
             api_writes_per_pod=round(sum(writes.values()), 2),
-            cpu_ms_per_pod=round(sum(cpu.values()) * 1e3 / len(self._pieces), 2),
+            cpu_ms_per_pod=round(sum(cpu.values()) * 1e3 / self._pods, 2),
             doubled=times.doubled,
             refused_bindings=times.refused,
             settled=settled,
@@ -78,12 +79,16 @@ class Burst:
         found = {**self._summarize_times(times), **await self._check(), **verdict}
         return msgspec.structs.replace(result, wall_s=round(time.monotonic() - began, 1), **found)
 
+    def _divide(self, pieces: list[Piece]) -> list[Piece]:
+        """Return the pieces as this phase submits them: the null scheduler binds pods, not Jobs."""
+        return scenarios.split_pods(pieces) if self._bed.load.phase is Phase.NULL else pieces
+
     async def _warm_up(self, count: int) -> None:
         count = min(count, sum(self._bed.free.values()))
         if not count:
             return
         self._bed.step.update("warming up")
-        pieces = scenarios.warm_up(self._scenario, count)
+        pieces = self._divide(scenarios.warm_up(self._scenario, count))
         await self._submit_and_wait(bed.WARM_UP_NAMESPACE, pieces, all_fit=True)
         await self._bed.clear(bed.WARM_UP_NAMESPACE)
 
@@ -105,7 +110,8 @@ class Burst:
         ground = self._bed
         tail = AuditTail(ground.cluster.audit_log, namespace)
         tail.read()  # skip older entries before the timed part
-        times = Timeline(ground.load.resource.plural)
+        pods = sum(piece.pods for piece in pieces)
+        times = Timeline(ground.load.resource.plural, has_many_pods=pods > len(pieces))
         targets = self._choose_targets(pieces)
         moved = time.monotonic()
 
@@ -113,8 +119,8 @@ class Burst:
             nonlocal moved
             before = len(times.submitted) + len(times.bound)
             times.add(tail.read())
-            ground.step.update(f"{len(times.submitted)} submitted, {len(times.bound)} bound of {len(pieces)}")
-            if len(times.bound) >= len(pieces):
+            ground.step.update(f"{len(times.submitted)} submitted, {len(times.bound)} bound of {pods}")
+            if len(times.bound) >= pods:
                 return True
             if len(times.submitted) + len(times.bound) > before:
                 moved = time.monotonic()
@@ -123,7 +129,7 @@ class Burst:
 
         async with asyncio.TaskGroup() as group:
             group.create_task(load.submit(ground.client, ground.load, pieces, namespace, targets))
-            await ground.wait_until(f"all {len(pieces)} pods to be bound", is_over, lambda: f"; {len(times.bound)} are")
+            await ground.wait_until(f"all {pods} pods to be bound", is_over, lambda: f"; {len(times.bound)} are")
         # Replies to the last submissions may arrive after the last binding.
         times.add(tail.read())
         return times
@@ -164,18 +170,26 @@ class Burst:
         """Count pods without a binding and oversubscribed nodes, and measure the locality of gangs."""
         ground = self._bed
         pods: list[Any] = await ground.client.list(resources.POD, bed.NAMESPACE)
-        node_of = {timeline.owner_of(pod.metadata.name): pod.spec.nodeName for pod in pods if pod.spec.nodeName}
+        node_of = {pod.metadata.name: pod.spec.nodeName for pod in pods if pod.spec.nodeName}
         held: Counter[str] = Counter()
         for pod in pods:
             if pod.spec.nodeName and not podspec.is_terminal(pod):
                 held[pod.spec.nodeName] += podspec.sum_requests(pod.spec).get(amounts.GPU, 0)
         found: dict[str, Any] = {
-            "unbound": len(self._pieces) - len(node_of),
+            "unbound": self._pods - len(node_of),
             "oversubscribed": sum(1 for node, gpus in held.items() if gpus > ground.free.get(node, 0)),
         }
-        if gangs := self._group_gangs():
+        nodes_of: defaultdict[str, list[str]] = defaultdict(list)
+        for name, node in node_of.items():
+            nodes_of[timeline.owner_of(name)].append(node)
+        gangs = self._group_gangs() or [[piece] for piece in self._pieces if piece.pods > 1]
+        if gangs:
             landed = [
-                locality.Landed(len(gang), gang[0].gpus, [node_of[each.name] for each in gang if each.name in node_of])
+                locality.Landed(
+                    sum(each.pods for each in gang),
+                    gang[0].gpus,
+                    [node for each in gang for node in nodes_of.get(each.name, ())],
+                )
                 for gang in gangs
             ]
             found["nearness"] = locality.measure_locality(landed, ground.leaf_of, ground.free)

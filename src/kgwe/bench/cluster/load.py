@@ -33,6 +33,10 @@ _IMAGE = "registry.k8s.io/pause:3.10"
 RUNS_ON = {"kgwe.nvidia.io/simulated-duration": "1h"}
 
 
+# Scenarios whose pods are created by Jobs.
+_AS_OBJECTS = frozenset({Scenario.WORKLOADS, Scenario.JOBGANGS})
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """The objects of a scenario, as one phase submits them."""
@@ -45,7 +49,7 @@ class Load:
 
     @property
     def resource(self) -> Resource[Any]:
-        if self.scenario is not Scenario.WORKLOADS or self.phase is Phase.NULL:
+        if self.scenario not in _AS_OBJECTS or self.phase is Phase.NULL:
             return resources.POD
         if self.phase is Phase.KUBE_SCHEDULER:
             return resources.JOB
@@ -66,14 +70,21 @@ class Load:
             return self._pod_spec(piece)
         if self.resource is resources.JOB:
             template = {"metadata": {"annotations": RUNS_ON}, "spec": pod_spec(piece.gpus)}
-            return {"backoffLimit": 0, "template": template}
+            indexed = {"completions": piece.pods, "parallelism": piece.pods, "completionMode": "Indexed"}
+            return {"backoffLimit": 0, "template": template, **(indexed if piece.pods > 1 else {})}
         if self.resource is resources.WARP_GPU_WORKLOAD:
             return {"modelName": "bench", "gpuCount": piece.gpus, "schedulingStrategy": self.strategy}
+        gang: dict[str, Any] = {}
+        requirements: dict[str, Any] = {"count": piece.gpus * piece.pods}
+        if piece.pods > 1:
+            gang = {"gpusPerPod": piece.gpus}
+            requirements["topology"] = {"requiredLevel": "leaf"}
         return {
-            "gpuRequirements": {"count": piece.gpus},
+            "gpuRequirements": requirements,
             "workloadType": "Training",
             "schedulingStrategy": self.strategy,
             "podTemplate": {"metadata": {"annotations": RUNS_ON}, "spec": pod_spec(piece.gpus)},
+            **gang,
         }
 
     def _pod_spec(self, piece: Piece) -> dict[str, Any]:

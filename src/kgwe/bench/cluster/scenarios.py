@@ -7,6 +7,7 @@
     impossible  a gang of which only half fits: time to the refusal
     fragmented  gangs of two sizes on nodes that are partly in use, at random
     workloads   one-pod GPUWorkloads
+    jobgangs    gangs that fit one leaf each, as GPUWorkloads whose pods are created by Indexed Jobs
     restart     the scheduler starts among thousands of running pods
 
 Each scenario runs in three phases: a null scheduler that binds without checks, kube-scheduler alone, and KGWE. The
@@ -37,6 +38,7 @@ class Scenario(enum.StrEnum):
     IMPOSSIBLE = "impossible"
     FRAGMENTED = "fragmented"
     WORKLOADS = "workloads"
+    JOBGANGS = "jobgangs"
     RESTART = "restart"
 
 
@@ -89,6 +91,7 @@ SIZES: Final[Mapping[Scenario, Size]] = {
     Scenario.IMPOSSIBLE: Size(gangs=1, gang_size=20, gpus=8, free_nodes=10),
     Scenario.FRAGMENTED: Size(gangs=40, gang_size=12, gpus=8, taken=0.45),
     Scenario.WORKLOADS: Size(pods=1000),
+    Scenario.JOBGANGS: Size(gangs=50, gang_size=8, gpus=8),
     Scenario.RESTART: Size(nodes=1000, pods=10_000, gangs=1, gang_size=8),
 }
 
@@ -121,12 +124,16 @@ class Piece:
     name: str
     gpus: int
     gang: Gang | None = None
+    # Pods that it runs.
+    pods: int = 1
 
 
 def list_objects(scenario: Scenario, size: Size) -> list[Piece]:
     """Return all objects to submit, in order."""
     if scenario in _ONE_BY_ONE:
         return [Piece(work_name(index), size.gpus) for index in range(size.pods)]
+    if scenario is Scenario.JOBGANGS:
+        return [Piece(work_name(index), size.gpus, pods=size.gang_size) for index in range(size.gangs)]
     return list(_list_members([_build_gang(scenario, size, number) for number in range(size.gangs)]))
 
 
@@ -134,10 +141,20 @@ def warm_up(scenario: Scenario, count: int) -> list[Piece]:
     """Return small objects of the same kind, which fit on any node with free GPUs."""
     if scenario in _ONE_BY_ONE:
         return [Piece(work_name(index), 1) for index in range(count)]
+    if scenario is Scenario.JOBGANGS:
+        return [Piece(work_name(index), 1, pods=4) for index in range(count // 4)]
     gangs = [
         (Gang(f"warm-up-{number:04d}", min(4, count - first)), 1) for number, first in enumerate(range(0, count, 4))
     ]
     return list(_list_members(gangs))
+
+
+def split_pods(pieces: Sequence[Piece]) -> list[Piece]:
+    """Return one piece for each pod."""
+    sizes = [piece.gpus for piece in pieces for _ in range(piece.pods)]
+    return (
+        [Piece(work_name(index), gpus) for index, gpus in enumerate(sizes)] if len(sizes) > len(pieces) else [*pieces]
+    )
 
 
 _WISHES: Final[Mapping[Scenario, Mapping[str, str]]] = {

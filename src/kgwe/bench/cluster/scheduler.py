@@ -38,10 +38,11 @@ def build_configuration(cluster: str, port: int) -> str:
     return extender.build_configuration(LocalCluster(cluster), port)
 
 
-async def install(client: KubeClient) -> None:
-    """Install the CRDs and RBAC rules."""
+async def install(client: KubeClient, *, policies: bool = False) -> None:
+    """Install the CRDs and the RBAC rules, and the admission `policies`, which only pods of Jobs need here."""
     await definitions.install(client)
-    await manifests.apply_manifest(client, manifests.load_manifests(assets.find_asset("deploy/rbac.yaml")))
+    for name in ("deploy/rbac.yaml", *(("deploy/admission.yaml",) if policies else ())):
+        await manifests.apply_manifest(client, manifests.load_manifests(assets.find_asset(name)))
 
 
 def start(

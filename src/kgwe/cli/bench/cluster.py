@@ -61,7 +61,8 @@ def run(
     Parameters
     ----------
     scenario
-        fill, queued, gangs, biggang, impossible, fragmented, workloads or restart. It sets the default sizes.
+        fill, queued, gangs, biggang, impossible, fragmented, workloads, jobgangs or restart. It sets the default
+        sizes.
     nodes
         Simulated nodes.
     pods

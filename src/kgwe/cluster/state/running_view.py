@@ -15,6 +15,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.cluster.state import effective_seats
+from kgwe.cluster.workload import runs
 from kgwe.cluster.workload.manifests import pod_template, workload_ask
 from kgwe.cluster.workload.unpinned import strip_placement
 from kgwe.kube import dialects
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.gangs.external_gangs import ExternalGangs
     from kgwe.cluster.gangs.gang_group import Group
     from kgwe.cluster.state.cluster_state import ClusterState
-    from kgwe.cluster.workload.runs import Run
+    from kgwe.cluster.workload.runs import Flavor, Run
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.api import core
     from kgwe.placement.fleet.node import Request
@@ -75,7 +76,7 @@ class RunningView:
         self._state = state
         self._gangs = gangs
         self._image = default_image
-        self._asks: dict[str, tuple[tuple[int, str], Ask | None]] = {}
+        self._asks: dict[str, tuple[tuple[int, str, Flavor | None], Ask | None]] = {}
 
     def forget(self, owner: str) -> None:
         self._asks.pop(owner, None)
@@ -196,7 +197,7 @@ class RunningView:
 
     def _ask_of_run(self, workload: Workload, run: Run) -> Ask | None:
         """What each pod of the run asks for: read from the present spec, divided as the run is."""
-        key = (workload.meta.generation, run.meta.uid)
+        key = (workload.meta.generation, run.meta.uid, run.flavor)
         known = self._asks.get(workload.meta.uid)
         if known is None or known[0] != key:
             known = self._asks[workload.meta.uid] = (key, self._read_ask(workload, run))
@@ -206,6 +207,7 @@ class RunningView:
         try:
             template = pod_template.build_pod_template(workload, self._image)
             ask = workload_ask.build_ask(replace(workload, claims=run.claims), template, frozenset())
+            ask = runs.apply_flavor(run, ask)
         except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError) as exc:
             # Edited since into something that could not start.
             log.info("not_in_census", workload=workload.meta.key, error=str(exc))

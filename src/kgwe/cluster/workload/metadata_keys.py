@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+#: of Kueue: the LocalQueue that admits a Job
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 CONTROLLER_NAME: Final = "kgwe-scheduler"
 UID_LABEL: Final = "kgwe.nvidia.io/workload-uid"

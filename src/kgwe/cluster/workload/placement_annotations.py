@@ -29,6 +29,9 @@ PLAN_ANNOTATION: Final = "kgwe.nvidia.io/plan"
 INDEX_ANNOTATION: Final = "batch.kubernetes.io/job-completion-index"
 #: owner/number of a pod's seat
 SEAT_ANNOTATION: Final = "kgwe.nvidia.io/seat"
+#: in the pod template of a Job: one signed line per completion index; the API server copies the line of each pod
+#: on the Job itself: the template has them
+SEATS_ANNOTATION: Final = "kgwe.nvidia.io/seats"
 #: on pods that had no gate when they got their seat
 SEATED_LABEL: Final = "kgwe.nvidia.io/seated"
 CARDS_ANNOTATION: Final = assignment.CARDS_ANNOTATION

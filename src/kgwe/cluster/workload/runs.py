@@ -16,6 +16,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.translate import podspec
 from kgwe.model.units import amounts
 from kgwe.model.units.limits import MOST_PODS
+from kgwe.placement.fleet.taints import Toleration
 from kgwe.placement.live.holding import Holding
 from kgwe.placement.planning.plan import Seat
 
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from kgwe.kube.api.meta import ObjectMeta
     from kgwe.kube.api.resources import Resource
     from kgwe.model.units.amounts import Amounts
+    from kgwe.placement.planning.ask import Ask
+
+
+Flavor = tuple[tuple[tuple[str, str], ...], tuple[Toleration, ...]]
+"""Node selector and tolerations."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,8 @@ class Run:
     completion_time: str | None = None
     #: KGWE wrote the annotations with the plan
     is_signed: bool = True
+    #: of a Job in a queue of Kueue: node selector and tolerations of its template, to which Kueue may add
+    flavor: Flavor | None = None
 
     @property
     def generation(self) -> int:
@@ -78,6 +86,11 @@ class Run:
     def spec_hash(self) -> str:
         """The hash of the spec for which it was created; empty: unknown."""
         return self.meta.annotations.get(metadata_keys.SPEC_HASH_ANNOTATION, "") if self.is_signed else ""
+
+    @property
+    def seats_in_template(self) -> bool:
+        """Whether its pods get their seats while they are created."""
+        return placement_annotations.SEATS_ANNOTATION in self.meta.annotations
 
     @property
     def node(self) -> str:
@@ -145,7 +158,21 @@ def read_job(job: core.Job) -> Run:
         at_once=spec.parallelism,
         start_time=status.startTime,
         completion_time=status.completionTime,
+        flavor=_read_flavor(spec.template.spec) if metadata_keys.QUEUE_LABEL in job.metadata.labels else None,
     )
+
+
+def _read_flavor(template: core.PodSpec) -> Flavor:
+    return tuple(sorted(template.nodeSelector.items())), podspec.read_tolerations(template.tolerations)
+
+
+def apply_flavor(run: Run, ask: Ask) -> Ask:
+    """What a pod of the run asks for, with what Kueue added to its template."""
+    if run.flavor is None:
+        return ask
+    selector, tolerations = run.flavor
+    constraints = replace(ask.request.constraints, selector=selector, tolerations=tolerations)
+    return replace(ask, request=replace(ask.request, constraints=constraints))
 
 
 def read_deployment(deployment: apps.Deployment) -> Run:
@@ -203,7 +230,9 @@ def _is_within(wanted: Amounts, seats: Sequence[Seat]) -> bool:
 def limit_to_workload(run: Run, workload: Workload) -> Run:
     """The run with a plan within what the workload asks for; a lost plan is rebuilt from the workload's status."""
     placed = workload.status.placed
-    if not run.seats and placed is not None:
+    # A signed Job in a queue of Kueue without a plan has lost none: Kueue evicted it, or has just admitted it.
+    is_lost = run.flavor is None or not run.is_signed
+    if not run.seats and placed is not None and is_lost:
         seats = tuple(Seat(node) for node, pods, _ in placed.placements for _ in range(pods))
         run = replace(run, seats=seats if len(seats) == run.pods else ())
     if run.claims:

@@ -7,6 +7,8 @@ pod like any other.
 
     seat of a pod   namespace, owner (workload uid or gang), creation time of the pod, seat number, node, GPUs
     pod template    namespace, workload uid, node, GPUs; for runs of one pod, whose pods are copies of the template
+    indexed seat    namespace, workload uid, completion index, node, GPUs; in the template of a Job of several pods.
+                    The API server copies the line of each pod while it creates the pod
     binding         namespace, pod uid, node, GPUs
     plan of a run   namespace, workload uid, generation of the workload, round, the plan as it is encoded, what each
                     pod takes of its node (plans of earlier versions do not say)
@@ -45,6 +47,10 @@ POD_DECISIONS: Final = frozenset(
         SIGNATURE_ANNOTATION,
     }
 )
+#: bytes of the seats in a template: each pod of the Job is sent to the API server with all of them
+MOST_SEAT_BYTES: Final = 96 * 1024
+#: value of the annotation `seats` of a Job whose template has them
+IN_TEMPLATE: Final = "in-template"
 #: length of the id of a key
 _ID_CHARS: Final = 8
 # Objects with a forged decision that are remembered: further ones must not fill the memory.
@@ -108,8 +114,13 @@ class Signer:
         facts = _plan_facts(run.namespace, run.labels.get(metadata_keys.UID_LABEL, ""), run.annotations | new)
         return new | {SIGNATURE_ANNOTATION: self._sign_facts(facts)}
 
-    def sign_run(self, body: dict[str, Any], owner: str, seats: Sequence[Seat]) -> None:
-        """Sign the plan of a Job or Deployment before it is created, and the template of a single pod."""
+    def sign_run(
+        self, body: dict[str, Any], owner: str, seats: Sequence[Seat], *, seats_in_template: bool = False
+    ) -> None:
+        """Sign the plan of a Job or Deployment before it is created, and the template of a single pod.
+
+        `seats_in_template`: the template gets the seats of all pods, if there is room for them.
+        """
         meta, template = body["metadata"], body["spec"]["template"].setdefault("metadata", {})
         namespace = meta["namespace"]
         meta["annotations"][SIGNATURE_ANNOTATION] = self._sign_facts(_plan_facts(namespace, owner, meta["annotations"]))
@@ -117,6 +128,18 @@ class Signer:
             facts = _template_facts(namespace, owner, seats[0].node, placement_annotations.device_annotations(seats[0]))
             notes = template["annotations"] = dict(template.get("annotations") or {})
             notes[SIGNATURE_ANNOTATION] = self._sign_facts(facts, seats[0].node)
+        elif seats_in_template:
+            lines = "\n".join(self._seat_line(namespace, owner, number, seat) for number, seat in enumerate(seats))
+            if len(lines) <= MOST_SEAT_BYTES:
+                notes = template["annotations"] = dict(template.get("annotations") or {})
+                notes[placement_annotations.SEATS_ANNOTATION] = lines
+                meta["annotations"][placement_annotations.SEATS_ANNOTATION] = IN_TEMPLATE
+
+    def _seat_line(self, namespace: str, owner: str, number: int, seat: Seat) -> str:
+        """`signature cards slices`, as the policy kgwe-seats of deploy/admission.yaml reads it."""
+        given = placement_annotations.device_annotations(seat)
+        facts = _indexed_facts(namespace, owner, number, seat.node, given)
+        return " ".join((self._sign_facts(facts, seat.node), *_gpu_facts(given)))
 
     def _sign_facts(self, facts: Facts, node: str = "") -> str:
         name, key = next(iter(self._keys.items()))
@@ -149,11 +172,25 @@ class Signer:
             return False
         if placement_annotations.SEAT_ANNOTATION in notes:
             seat = placement_annotations.seat_of(notes)
-            return seat is not None and self._verify(text, _seat_facts(meta, *seat, node, notes))
+            if seat is None:
+                return False
+            return self._verify(text, _seat_facts(meta, *seat, node, notes)) or self._is_indexed(pod, *seat, node)
         owner = meta.labels.get(metadata_keys.UID_LABEL, "")
         if owner and self._verify(text, _template_facts(meta.namespace, owner, node, notes)):
             return True
         return self._verify(text, _binding_facts(meta.namespace, meta.uid, node, notes))
+
+    def _is_indexed(self, pod: core.Pod, owner: str, number: int, node: str) -> bool:
+        """Whether the pod was created with the seat of its completion index. Such a pod is always pinned."""
+        notes = pod.metadata.annotations
+        return (
+            pod.metadata.labels.get(metadata_keys.UID_LABEL) == owner
+            and notes.get(placement_annotations.INDEX_ANNOTATION) == str(number)
+            and placement_annotations.pinned_node(pod.spec) == node
+            and self._verify(
+                notes.get(SIGNATURE_ANNOTATION, ""), _indexed_facts(pod.metadata.namespace, owner, number, node, notes)
+            )
+        )
 
     def has_signed_seat(self, pod: core.Pod, owner: str, number: int, *, is_single: bool) -> bool:
         """Whether a pod without forged decisions (`strip_unsigned`) was given this seat.
@@ -198,6 +235,10 @@ def strip_decisions(pod: core.Pod) -> core.Pod:
 
 def _seat_facts(meta: ObjectMeta, owner: str, number: int, node: str, given: Mapping[str, str]) -> Facts:
     return ("seat", meta.namespace, owner, meta.creationTimestamp or "", str(number), node, *_gpu_facts(given))
+
+
+def _indexed_facts(namespace: str, owner: str, number: int, node: str, given: Mapping[str, str]) -> Facts:
+    return ("indexed", namespace, owner, str(number), node, *_gpu_facts(given))
 
 
 def _template_facts(namespace: str, owner: str, node: str, given: Mapping[str, str]) -> Facts:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from kgwe.cluster.workload import metadata_keys
 from kgwe.kube.api import resources
-from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload, RecoveryPolicy, WorkloadType
+from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload, GPUWorkloadSpec, RecoveryPolicy, WorkloadType
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.api.kgwe.warp import Priority, WarpGPUWorkload
 from kgwe.model.gpu import mig
@@ -24,7 +25,6 @@ from kgwe.placement.gang.request import NVLINK, Hardware, Segment
 from kgwe.placement.planning.ask import TopologyRequest
 
 if TYPE_CHECKING:
-    from kgwe.kube.api.kgwe.gpuworkload import GPUWorkloadSpec
     from kgwe.kube.api.kgwe.gpuworkload_status import Optimization
     from kgwe.kube.api.kgwe.warp import WarpGPUWorkloadSpec
     from kgwe.kube.api.meta import Condition, ObjectMeta
@@ -161,6 +161,12 @@ class Workload:
     priority_class: str = ""
     #: it must not run: it holds nothing and does not wait
     suspend: bool = False
+    #: how long its Job may run; None: without a limit
+    deadline_s: int | None = None
+    #: how long it is kept after its end; None: until a user deletes it
+    ttl_s: int | None = None
+    #: Kueue's LocalQueue that its Job waits in; empty: none
+    queue: str = ""
     #: the spec as it was read; None: not known
     spec: GPUWorkloadSpec | WarpGPUWorkloadSpec | None = field(default=None, compare=False, repr=False)
 
@@ -194,7 +200,7 @@ class Workload:
     def finished(self) -> bool:
         """Whether it ended and was not edited since: an edit of a failed workload starts it again.
 
-        A change of `suspend` alone is no such edit.
+        A change of `suspend` or `ttlSecondsAfterFinished` alone is no such edit.
         """
         if self.status.phase != Phase.FAILED:
             return self.status.phase == Phase.SUCCEEDED
@@ -208,10 +214,12 @@ class Workload:
         return not self.finished and not self.suspend and self.meta.deletionTimestamp is None
 
     def hash_spec(self) -> str:
-        """A hash of the spec without `suspend`; empty if the spec is not known."""
+        """A hash of the spec without the fields that change no run; empty if the spec is not known."""
         if self.spec is None:
             return ""
-        spec = msgspec.structs.replace(self.spec, suspend=False)
+        spec: GPUWorkloadSpec | WarpGPUWorkloadSpec = msgspec.structs.replace(self.spec, suspend=False)
+        if isinstance(spec, GPUWorkloadSpec):
+            spec = msgspec.structs.replace(spec, ttlSecondsAfterFinished=None)
         return hashlib.blake2b(msgspec.json.encode(spec, order="deterministic"), digest_size=16).hexdigest()
 
 
@@ -296,8 +304,17 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         asked_priority=spec.priority,
         priority_class=_priority_class(spec.podTemplate),
         suspend=spec.suspend,
+        deadline_s=spec.activeDeadlineSeconds,
+        ttl_s=spec.ttlSecondsAfterFinished,
+        queue=_read_queue(obj),
         spec=spec,
     )
+
+
+def _read_queue(obj: GPUWorkload) -> str:
+    """The LocalQueue of a Job; Kueue admits Deployments in another way."""
+    serves = obj.spec.workloadType == WorkloadType.INFERENCE
+    return "" if serves else obj.metadata.labels.get(metadata_keys.QUEUE_LABEL, "")
 
 
 def _priority_class(template: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from kgwe.kube.api.kgwe import (
     gpuworkload,
     migstrategy,
     schedulerconfig,
+    seatrevocation,
     topologydomain,
     warp,
 )
@@ -89,6 +90,15 @@ DEVICE_CLASS: Resource[Any] = Resource(
 )
 SECRET = Resource("", "v1", "secrets", "Secret", namespaced=True, type=core.Secret)
 LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True, type=core.Lease)
+#: Kubernetes 1.36 and later
+MUTATING_POLICY_BINDING: Resource[Any] = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingadmissionpolicybindings",
+    "MutatingAdmissionPolicyBinding",
+    namespaced=False,
+    type=dict[str, Any],
+)
 CRD: Resource[Any] = Resource(
     "apiextensions.k8s.io",
     "v1",
@@ -115,3 +125,4 @@ AUTOSCALING_POLICY = _custom_resource(autoscalingpolicy.AutoscalingPolicy)
 SCHEDULER_CONFIG = _custom_resource(schedulerconfig.SchedulerConfig)
 GPU_NODE = _custom_resource(gpunode.GPUNode)
 TOPOLOGY_DOMAIN = _custom_resource(topologydomain.TopologyDomain)
+SEAT_REVOCATION = _custom_resource(seatrevocation.SeatRevocation)

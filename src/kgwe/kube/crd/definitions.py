@@ -19,6 +19,7 @@ from kgwe.kube.api.kgwe import (
     gpuworkload,
     migstrategy,
     schedulerconfig,
+    seatrevocation,
     topologydomain,
     warp,
 )
@@ -34,6 +35,7 @@ KINDS: tuple[type[schema.CustomObject], ...] = (
     schedulerconfig.SchedulerConfig,
     gpunode.GPUNode,
     topologydomain.TopologyDomain,
+    seatrevocation.SeatRevocation,
     warp.WarpGPUWorkload,
 )
 

@@ -38,8 +38,9 @@ def _format_section(kind: type[schema.CustomObject]) -> str:
     tree = schema.structural(kind)
     lines = [f"## {_format_title(kind)}", "", _format_description(kind), ""]
     scope = "namespaced" if of.namespaced else "cluster-wide"
-    lines += [f"`{of.plural}` ({', '.join(of.short_names)}), {scope}.", ""]
-    for part in ("spec", "status"):
+    short = f" ({', '.join(of.short_names)})" if of.short_names else ""
+    lines += [f"`{of.plural}`{short}, {scope}.", ""]
+    for part in (part for part in ("spec", "status") if part in tree["properties"]):
         lines += [f"### {of.kind} {part}" if part == "spec" else f"### {of.kind} {part} (read only)", ""]
         lines += ["| field | type | default | accepted | meaning |", "|---|---|---|---|---|"]
         lines += [

@@ -377,6 +377,76 @@ def test_the_gpus_of_a_single_pod_are_signed_in_its_template(signer: Signer) -> 
         assert not is_believed(signer, copy)
 
 
+def indexed(signer: Signer, number: int = 1, **changed: Any) -> Any:
+    """The pod of a gang as the policy kgwe-seats leaves it; `changed`: facts that a user changes."""
+    body: dict[str, Any] = {"metadata": {"namespace": "team", "annotations": {}}, "spec": {"template": {}}}
+    signer.sign_run(body, UID, TWO, seats_in_template=True)
+    lines = body["spec"]["template"]["metadata"]["annotations"][placement_annotations.SEATS_ANNOTATION].split("\n")
+    signature, cards, slices = lines[number].split(" ")
+    assert slices == ""
+    notes = {
+        placement_annotations.INDEX_ANNOTATION: str(number),
+        placement_annotations.SEAT_ANNOTATION: f"{UID}/{number}",
+        placement_annotations.CARDS_ANNOTATION: cards,
+        placement_annotations.SIGNATURE_ANNOTATION: signature,
+    }
+    notes |= {key: text for key, text in changed.items() if "/" in key}
+    meta = {
+        "name": "p",
+        "namespace": changed.get("namespace", "team"),
+        "uid": "u",
+        "labels": {metadata_keys.UID_LABEL: changed.get("owner", UID)},
+        "annotations": notes,
+    }
+    spec = pod_spec(4, changed.get("at", ""), pin=changed.get("pin", "n2"), gated=changed.get("gated", False))
+    return make(resources.POD.type, {"metadata": meta, "spec": spec})
+
+
+def test_a_seat_given_at_creation_is_believed_and_counts_as_the_seat_of_the_index(signer: Signer) -> None:
+    made = indexed(signer)
+    assert is_believed(signer, made)
+    assert is_believed(signer, indexed(signer, at="n2"))
+    assert signer.has_signed_seat(made, UID, 1, is_single=False)
+    assert not signer.has_signed_seat(made, UID, 0, is_single=False)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"namespace": "other"},
+        {"owner": "another-workload"},
+        {"pin": "n1"},
+        {"pin": ""},
+        {"at": "n1"},
+        {"gated": True},
+        {placement_annotations.INDEX_ANNOTATION: "0"},
+        {placement_annotations.SEAT_ANNOTATION: f"{UID}/0"},
+        {placement_annotations.SEAT_ANNOTATION: f"{OWNER}/1"},
+        {placement_annotations.CARDS_ANNOTATION: "ff"},
+        {placement_annotations.SLICES_ANNOTATION: "0@0"},
+    ],
+    ids=str,
+)
+def test_a_seat_given_at_creation_of_which_one_fact_is_another_is_not_believed(
+    signer: Signer, changed: dict[str, Any]
+) -> None:
+    assert not is_believed(signer, indexed(signer, **changed))
+
+
+def test_the_line_of_another_index_is_not_believed(signer: Signer) -> None:
+    other = indexed(signer, 0).metadata.annotations[placement_annotations.SIGNATURE_ANNOTATION]
+    assert not is_believed(signer, indexed(signer, **{placement_annotations.SIGNATURE_ANNOTATION: other}))
+
+
+def test_seats_that_do_not_fit_the_template_are_left_out(signer: Signer) -> None:
+    for pods, fits in ((1000, True), (2000, False)):
+        body: dict[str, Any] = {"metadata": {"namespace": "team", "annotations": {}}, "spec": {"template": {}}}
+        seats = tuple(Seat(f"dgx-h100-{number:05}", 0xFF) for number in range(pods))
+        signer.sign_run(body, UID, seats, seats_in_template=True)
+        assert (placement_annotations.SEATS_ANNOTATION in body["metadata"]["annotations"]) is fits
+        assert bool(body["spec"]["template"]["metadata"].get("annotations")) is fits
+
+
 def test_the_gpus_of_a_binding_are_signed_for_that_pod(signer: Signer) -> None:
     notes = {
         placement_annotations.CARDS_ANNOTATION: "f",

@@ -20,7 +20,7 @@ from kgwe import errors
 from kgwe.apps.background import TaskSet
 from kgwe.apps.scheduler.disruption.failures import Failures
 from kgwe.cluster.state import effective_seats
-from kgwe.cluster.workload import metadata_keys, placement_annotations, plan_details, relocation
+from kgwe.cluster.workload import metadata_keys, placement_annotations, plan_details, relocation, seat_revocation
 from kgwe.cluster.workload.owner import parse_gang
 from kgwe.cluster.workload.plan_text import PlanTooLarge
 from kgwe.kube.api.kgwe.gpuworkload import RecoveryPolicy
@@ -256,6 +256,10 @@ class RecoveryExecutor:
         """Store the new plan if it replaces the old one, then execute it."""
         run = self._state.runs.get(owner)
         try:
+            if run is not None and run.seats_in_template:
+                # First, so that pods created from now on wait for their new seats.
+                jobs = {each.meta.uid for each in self._state.runs.values()}
+                await seat_revocation.revoke_seats(self._client, run.meta, jobs.__contains__)
             stored = run is not None and await relocation.store_plan(
                 self._client, run, before, annotations, self._state.signer
             )

@@ -228,6 +228,8 @@ def pin_patch(pod: core.Pod, owner: str, number: int, holding: Holding, signatur
             )
         )
         annotations |= {**forged, placement_annotations.SIGNATURE_ANNOTATION: signature}
+    if placement_annotations.SEATS_ANNOTATION in pod.metadata.annotations:
+        annotations[placement_annotations.SEATS_ANNOTATION] = None  # the seats of all pods, which no policy removed
     annotations |= placement_annotations.device_annotations(holding)
     meta: dict[str, Any] = {"uid": pod.metadata.uid, "annotations": annotations}
     if not placement_annotations.is_gated(pod):

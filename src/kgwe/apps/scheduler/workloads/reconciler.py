@@ -26,8 +26,11 @@ from kgwe import errors
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.apps.scheduler.workloads.attempt import WATCH_LAG_S
 from kgwe.apps.scheduler.workloads.attempts import Attempts
+from kgwe.apps.scheduler.workloads.finished_workloads import FinishedWorkloads
+from kgwe.apps.scheduler.workloads.queued_runs import QueuedRuns
 from kgwe.apps.scheduler.workloads.run_creator import InvalidTemplate, RunCreator
 from kgwe.apps.scheduler.workloads.run_follower import RunFollower
+from kgwe.apps.scheduler.workloads.seat_policy import SeatPolicy
 from kgwe.apps.scheduler.workloads.setbacks import Setbacks
 from kgwe.apps.scheduler.workloads.suspended_workloads import SuspendedWorkloads, was_suspended
 from kgwe.apps.scheduler.workloads.waiting_status import WaitingNotices
@@ -38,6 +41,7 @@ from kgwe.cluster.workload.plan_text import PlanTooLarge
 from kgwe.cluster.workload.workload import WARP, Workload
 from kgwe.kube.api import timestamp
 from kgwe.kube.client.client import QuotaExceeded
+from kgwe.placement.planning.plan import Plan
 from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
@@ -50,7 +54,6 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.workloads.run_follower import FailureRecovery
     from kgwe.cluster.workload.workload import Key
     from kgwe.placement.planning.ask import Ask
-    from kgwe.placement.planning.plan import Plan
 
 log = structlog.get_logger(__name__)
 
@@ -101,17 +104,32 @@ class Reconciler:
             settle_s=deps.settings.status_settle_seconds,
             requeue=requeue,
         )
+        self._finished = FinishedWorkloads(deps.client, requeue=requeue)
         self._suspended = SuspendedWorkloads(self._attempts, self._writer, requeue=requeue, clock=clock)
-        self._creator = RunCreator(deps.client, deps.state, deps.settings.default_image)
+        self._creator = RunCreator(
+            deps.client, deps.state, deps.settings.default_image, SeatPolicy(deps.client, clock=clock)
+        )
+        self._queued = QueuedRuns(
+            deps,
+            planner,
+            attempts=self._attempts,
+            creator=self._creator,
+            writer=self._writer,
+            waiting=self._waiting,
+            requeue=requeue,
+            clock=clock,
+        )
 
     def deliver_plan(self, uid: str, plan: Plan) -> None:
         """The planner found a place for the workload: the next call starts it there."""
         self._attempts.deliver_plan(uid, plan)
+        self._queued.deliver_plan(uid, plan)
 
     def forget(self, uid: str) -> None:
         """The workload object no longer exists."""
         self._attempts.forget(uid)
         self._follower.forget(uid)
+        self._queued.forget(uid)
         self._setbacks.forget(uid)
         self._writer.forget(uid)
 
@@ -137,7 +155,8 @@ class Reconciler:
 
     def is_echo(self, workload: Workload) -> bool:
         """Whether the watch shows what we wrote last, and every change since was reconciled."""
-        return self._writer.is_echo(workload)
+        # One that has ended is looked at again: it may have to be deleted after a while.
+        return self._writer.is_echo(workload) and not (workload.finished and workload.ttl_s is not None)
 
     async def reconcile(self, key: Key) -> Result:
         """Take the next step for the workload."""
@@ -162,6 +181,10 @@ class Reconciler:
         """Take the next step for a workload that is not being deleted."""
         uid = workload.meta.uid
         run = self._state.runs.get(uid)
+        if workload.finished and await self._finished.expire(workload):
+            return "done"  # the watch shows that it is being deleted, which calls us again
+        if run is not None and not workload.suspend and self._queued.is_unplanned(workload, run):
+            return await self._queued.advance(workload, run)
         if run is not None:
             self._planner.confirm_plan(uid)
             if workload.suspend:
@@ -196,6 +219,8 @@ class Reconciler:
             self._attempts.release_place(workload.meta.uid)
             await self._waiting.report(workload, attempt, missing, now)
             return "waiting"
+        if workload.queue:
+            return await self._start_run(workload, attempt, ask)
         if attempt.plan is not None:
             return await self._start_run(workload, attempt, attempt.plan)
         return await self._ask_for_place(workload, attempt, ask)
@@ -239,14 +264,17 @@ class Reconciler:
 
     # --- creating the run -------------------------------------------------------------------------------
 
-    async def _start_run(self, workload: Workload, attempt: Attempt, plan: Plan) -> Result:
-        """Create what runs the workload, at its place."""
+    async def _start_run(self, workload: Workload, attempt: Attempt, plan: Plan | Ask) -> Result:
+        """Create what runs the workload, at its place; with an Ask, the Job that waits for Kueue."""
         now = self._clock()
         if attempt.created_at is not None and now < attempt.created_at + WATCH_LAG_S:
             self._requeue(workload.key, attempt.created_at + WATCH_LAG_S - now)
             return "done"  # the watch is about to show the Job
         try:
-            is_new = await self._creator.create(workload, plan)
+            if isinstance(plan, Plan):
+                is_new = await self._creator.create(workload, plan)
+            else:
+                is_new = await self._creator.create_queued(workload, plan)
         except PlanTooLarge as exc:
             await self._setbacks.give_up(workload, "PlanTooLarge", f"{exc}. Edit the workload to try again")
             return "done"
@@ -259,7 +287,8 @@ class Reconciler:
             return "retry" if await self._setbacks.retry_creation(workload, exc) else "done"
         if is_new:  # else the watch is about to show the run, with the place it was given before a restart
             attempt.created_at = self._clock()
-            self._report_start(workload, plan)
+            if isinstance(plan, Plan):
+                self._report_start(workload, plan)
         return "done"
 
     def _report_start(self, workload: Workload, plan: Plan) -> None:

@@ -10,11 +10,16 @@ from kgwe import errors
 from kgwe.cluster.workload import metadata_keys, runs
 from kgwe.cluster.workload.manifests import pod_template, run_manifest, run_metadata, workload_ask
 from kgwe.cluster.workload.plan_text import PlanTooLarge
+from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kgwe.apps.scheduler.workloads.seat_policy import SeatPolicy
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.cluster.workload.runs import Run
     from kgwe.cluster.workload.workload import Workload
+    from kgwe.kube.api.resources import Resource
     from kgwe.kube.client.client import KubeClient
     from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.plan import Plan
@@ -34,8 +39,9 @@ class NameTaken(errors.Permanent):
 class RunCreator:
     """Creates runs; child names are fixed, so a run is never created twice."""
 
-    def __init__(self, client: KubeClient, state: ClusterState, default_image: str) -> None:
+    def __init__(self, client: KubeClient, state: ClusterState, default_image: str, seat_policy: SeatPolicy) -> None:
         self._client = client
+        self._seat_policy = seat_policy
         self._state = state
         self._default_image = default_image
 
@@ -53,10 +59,33 @@ class RunCreator:
 
         Raises Permanent: PlanTooLarge, InvalidTemplate, NameTaken, or a refusal of the API server.
         """
-        body = self._build_run(workload, plan)
+        is_indexed = len(plan.seats) > 1 and not workload.serves and not workload.claims
+        body = self._build_run(workload, plan, seats_in_template=is_indexed and await self._seat_policy.is_installed())
+        companions = run_manifest.build_companions(workload, plan, self._state.reader.cards)
+        return await self._create(workload, body, companions)
+
+    async def create_queued(self, workload: Workload, ask: Ask) -> bool:
+        """Create the suspended Job of a workload that Kueue admits; returns and raises like `create`."""
+        if workload.claims:
+            raise InvalidTemplate(
+                "deviceMode DRA names the planned GPUs, and a Job in a queue of Kueue has no plan yet"
+            )
+        try:
+            template = pod_template.build_pod_template(workload, self._default_image)
+            body = run_manifest.build_queued_run(workload, template, ask.pods)
+        except _TEMPLATE_ERRORS as exc:
+            raise InvalidTemplate(str(exc)) from exc
+        if self._state.signer is not None:
+            self._state.signer.sign_run(body, workload.meta.uid, ())
+        service = [(resources.SERVICE, run_manifest.build_service(workload))] if ask.pods > 1 else []
+        return await self._create(workload, body, service)
+
+    async def _create(
+        self, workload: Workload, body: dict[str, Any], companions: Iterable[tuple[Resource[Any], dict[str, Any]]]
+    ) -> bool:
         resource, namespace = run_metadata.resource_of(workload), workload.meta.namespace
         try:
-            for kind, companion in run_manifest.build_companions(workload, plan, self._state.reader.cards):
+            for kind, companion in companions:
                 with contextlib.suppress(errors.AlreadyExists):
                     await self._client.create(kind, companion, namespace)
             await self._client.create(resource, body, namespace)
@@ -81,7 +110,7 @@ class RunCreator:
         run = runs.read_deployment(stored) if workload.serves else runs.read_job(stored)
         return run if is_managed and runs.belongs_to(run, workload) else None
 
-    def _build_run(self, workload: Workload, plan: Plan) -> dict[str, Any]:
+    def _build_run(self, workload: Workload, plan: Plan, *, seats_in_template: bool) -> dict[str, Any]:
         """The Job or Deployment, signed."""
         try:
             template = pod_template.build_pod_template(workload, self._default_image)
@@ -91,5 +120,5 @@ class RunCreator:
         except _TEMPLATE_ERRORS as exc:
             raise InvalidTemplate(str(exc)) from exc
         if self._state.signer is not None:
-            self._state.signer.sign_run(body, workload.meta.uid, plan.seats)
+            self._state.signer.sign_run(body, workload.meta.uid, plan.seats, seats_in_template=seats_in_template)
         return body

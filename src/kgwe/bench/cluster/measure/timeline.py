@@ -3,8 +3,8 @@
     rate    = bound / (last bind - first submit)
     bind    = submit (received by the API server) to binding (response), per submitted object
 
-A submitted object is a pod, a Job or a GPUWorkload. The name of its pod starts with the object's name. All names have
-the same length, so no name is a prefix of another.
+A submitted object is a pod, a Job or a GPUWorkload. The names of its pods start with the object's name. All names have
+the same length, so no name is a prefix of another. Of objects with several pods, each pod is counted.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class Timeline:
 
     #: plural of the submitted resource: pods, jobs or gpuworkloads
     resource: str
+    #: whether an object has several pods
+    has_many_pods: bool = False
     submitted: dict[str, dt.datetime] = field(default_factory=dict)
     #: time of the response to the last submission
     accepted: dt.datetime | None = None
@@ -55,7 +57,7 @@ class Timeline:
                 self.accepted = entry.answered
 
     def _bind(self, entry: Entry) -> None:
-        work = owner_of(entry.object.name)
+        work = entry.object.name if self.has_many_pods else owner_of(entry.object.name)
         if not entry.succeeded:
             self.refused += 1
         elif work in self.bound:
@@ -75,7 +77,7 @@ class Timeline:
 
     def bind_seconds(self) -> list[float]:
         """Return the time from submission to binding of each object, ascending."""
-        return sorted((at - self.submitted[work]).total_seconds() for work, at in self.bound.items())
+        return sorted((at - self.submitted[owner_of(work)]).total_seconds() for work, at in self.bound.items())
 
     def gang_seconds(self, gangs: Iterable[Sequence[str]]) -> list[float]:
         """Return the time from last submission to last binding of each completely bound gang, ascending."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Written on pods by KGWE only; removed from the templates of users.
 _OURS = (
     placement_annotations.SEAT_ANNOTATION,
+    placement_annotations.SEATS_ANNOTATION,
     placement_annotations.CARDS_ANNOTATION,
     placement_annotations.SLICES_ANNOTATION,
     placement_annotations.SIGNATURE_ANNOTATION,

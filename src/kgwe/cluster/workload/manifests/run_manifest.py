@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.workload.manifests.dra_claims import Naming
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.api.resources import Resource
+    from kgwe.model.units.amounts import Amounts
     from kgwe.placement.planning.plan import Plan
 
 # Kubernetes' own default for pods that restart.
@@ -69,15 +70,44 @@ def build_run(
             ranks=workload.world_size,
             framework=workload.framework,
         )
-    meta: dict[str, Any] = {
+    meta = _run_meta(workload, wanted)
+    meta["annotations"] |= {
+        placement_annotations.PLAN_ANNOTATION: placement_annotations.encode(plan.seats, plan_text.MOST_BYTES_AT_START),
+        metadata_keys.DETAILS_ANNOTATION: plan_details.encode_details(plan_details.describe_plan(plan)),
+    }
+    if not workload.serves:
+        return {"metadata": meta, "spec": _job_spec(workload, template, pods)}
+    meta["labels"][metadata_keys.RUN_LABEL] = template["metadata"]["labels"][metadata_keys.RUN_LABEL] = run_id
+    return {"metadata": meta, "spec": _deployment_spec(workload, template, pods)}
+
+
+def build_queued_run(workload: Workload, template: dict[str, Any], pods: int) -> dict[str, Any]:
+    """The suspended Job of a workload that Kueue admits. It has no plan yet, and its pods wait behind the gate."""
+    template = copy_without_nulls(template)
+    spec = template["spec"]
+    wanted = requested_amounts(spec)
+    spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), {"name": placement_annotations.GATE}]
+    if pods > 1:
+        rendezvous.add_environment(
+            spec,
+            run_metadata.job_name(workload),
+            pods=pods,
+            gpus=workload.per_pod,
+            ranks=workload.world_size,
+            framework=workload.framework,
+        )
+    meta = _run_meta(workload, wanted)
+    meta["labels"][metadata_keys.QUEUE_LABEL] = workload.queue
+    return {"metadata": meta, "spec": _job_spec(workload, template, pods) | {"suspend": True}}
+
+
+def _run_meta(workload: Workload, wanted: Amounts) -> dict[str, Any]:
+    """The metadata of a run without its plan."""
+    return {
         "name": run_metadata.job_name(workload),
         "namespace": workload.meta.namespace,
         "labels": run_metadata.build_labels(workload),
         "annotations": {
-            placement_annotations.PLAN_ANNOTATION: placement_annotations.encode(
-                plan.seats, plan_text.MOST_BYTES_AT_START
-            ),
-            metadata_keys.DETAILS_ANNOTATION: plan_details.encode_details(plan_details.describe_plan(plan)),
             metadata_keys.AMOUNTS_ANNOTATION: plan_details.encode_amounts(wanted),
             metadata_keys.GENERATION_ANNOTATION: str(workload.meta.generation),
             metadata_keys.SPEC_HASH_ANNOTATION: workload.hash_spec(),
@@ -85,13 +115,9 @@ def build_run(
         },
         "ownerReferences": [run_metadata.owner_reference(workload)],
     }
-    if not workload.serves:
-        return {"metadata": meta, "spec": _job_spec(template, pods)}
-    meta["labels"][metadata_keys.RUN_LABEL] = template["metadata"]["labels"][metadata_keys.RUN_LABEL] = run_id
-    return {"metadata": meta, "spec": _deployment_spec(workload, template, pods)}
 
 
-def _job_spec(template: dict[str, Any], pods: int) -> dict[str, Any]:
+def _job_spec(workload: Workload, template: dict[str, Any], pods: int) -> dict[str, Any]:
     restarts = template["spec"]["restartPolicy"] != "Never"
     spec: dict[str, Any] = {
         # A pod that restarts its containers itself counts each restart against this limit. Of the others only those
@@ -103,6 +129,8 @@ def _job_spec(template: dict[str, Any], pods: int) -> dict[str, Any]:
     }
     if pods > 1:
         spec["completionMode"] = "Indexed"
+    if workload.deadline_s is not None:
+        spec["activeDeadlineSeconds"] = workload.deadline_s
     if not restarts:
         # A container that fails by itself fails the Job. A pod that is evicted, that its kubelet rejects before any
         # container starts, or that is deleted (exit code 143) is replaced.

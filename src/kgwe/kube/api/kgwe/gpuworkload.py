@@ -149,6 +149,12 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
             " are gpuRequirements.count / gpusPerPod",
             field=".distributedConfig",
         ),
+        Rule(
+            "self.workloadType != 'Inference' || !(has(self.activeDeadlineSeconds)"
+            " || has(self.ttlSecondsAfterFinished))",
+            "inference runs until it is deleted: remove activeDeadlineSeconds and ttlSecondsAfterFinished",
+            field=".workloadType",
+        ),
     )
 
     gpuRequirements: GPURequirements
@@ -214,6 +220,24 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
     retryPolicy: Annotated[RetryPolicy, about("Retries after errors.")] = RetryPolicy()
     expectedDurationSeconds: Annotated[
         int | None, about("Expected run time; a hint for planning, never a limit.", ge=1, le=31_536_000)
+    ] = None
+    activeDeadlineSeconds: Annotated[
+        int | None,
+        about(
+            "Seconds it may run, counted from the start of its Job. Then its pods are stopped, and it is Failed with"
+            " reason DeadlineExceeded. Time in the queue does not count. Not for Inference.",
+            ge=1,
+            le=31_536_000,
+        ),
+    ] = None
+    ttlSecondsAfterFinished: Annotated[
+        int | None,
+        about(
+            "Seconds after which it is deleted once it has succeeded or failed, together with its Job and pods. Left"
+            " out: it stays until it is deleted.",
+            ge=0,
+            le=31_536_000,
+        ),
     ] = None
     podTemplate: Annotated[
         dict[str, Any],

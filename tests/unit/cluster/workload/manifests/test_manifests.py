@@ -477,3 +477,45 @@ def test_a_template_may_ask_for_the_piece_itself_and_for_nothing_else():
 def test_a_share_that_no_card_is_divided_into_is_told():
     with pytest.raises(errors.Permanent, match=r"gpuRequirements\.share: 0\.4 is not"):
         ask(kgwe({"gpuRequirements": {"share": 0.4}}))
+
+
+def test_the_deadline_of_a_workload_is_the_deadline_of_its_job():
+    assert (
+        planned(with_template({"containers": [CONTAINER]}, activeDeadlineSeconds=60), "n1")["spec"][
+            "activeDeadlineSeconds"
+        ]
+        == 60
+    )
+    assert "activeDeadlineSeconds" not in planned(with_template({"containers": [CONTAINER]}), "n1")["spec"]
+
+
+def test_a_later_deletion_is_no_other_spec_and_a_deadline_is():
+    plain = with_template({"containers": [CONTAINER]})
+    assert with_template({"containers": [CONTAINER]}, ttlSecondsAfterFinished=1).hash_spec() == plain.hash_spec()
+    assert with_template({"containers": [CONTAINER]}, activeDeadlineSeconds=1).hash_spec() != plain.hash_spec()
+
+
+def in_queue(count, **more):
+    meta = {"name": "w", "namespace": "ns", "uid": UID, "labels": {metadata_keys.QUEUE_LABEL: "q"}}
+    spec = {"gpuRequirements": {"count": count}, "podTemplate": {"spec": {"containers": [CONTAINER]}}, **more}
+    return from_kgwe(msgspec.convert({"metadata": meta, "spec": spec}, resources.GPU_WORKLOAD.type))
+
+
+@pytest.mark.parametrize(("count", "pods"), [(4, 1), (16, 2)])
+def test_the_job_of_a_queued_workload_is_suspended_and_its_pods_are_gated(count, pods):
+    workload = in_queue(count, gpusPerPod=count // pods)
+    template = pod_template.build_pod_template(workload, IMAGE)
+    made = run_manifest.build_queued_run(workload, template, pods)
+    assert made["spec"]["suspend"] is True
+    assert made["metadata"]["labels"][metadata_keys.QUEUE_LABEL] == "q"
+    assert placement_annotations.PLAN_ANNOTATION not in made["metadata"]["annotations"]
+    assert (made["spec"]["completions"], made["spec"].get("completionMode")) == (pods, "Indexed" if pods > 1 else None)
+    spec = made["spec"]["template"]["spec"]
+    assert spec["schedulingGates"] == [{"name": placement_annotations.GATE}]
+    assert "affinity" not in spec
+    assert gpus_of(spec["containers"][0]) == str(count // pods)
+
+
+def test_inference_is_in_no_queue():
+    assert in_queue(1).queue == "q"
+    assert in_queue(1, workloadType="Inference").queue == ""
