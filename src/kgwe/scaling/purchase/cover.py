@@ -103,17 +103,10 @@ def _list_offers(
 
     `in_parts`: also with fillings that leave pods to other nodes, which may hold them better.
     """
-    has_room = np.array(room) > 0
-    tried: set[int] = set()
-    for number, have in enumerate(left):
-        if have:
-            held = np.minimum(filler.alone[:, number], have)
-            usable = np.flatnonzero((held > 0) & has_room)
-            ratio = filler.prices[usable] / held[usable]
-            tried.update(usable[np.argsort(ratio, kind="stable")[:_TRIED]].tolist())
-            # The cheapest node of all matters for the last pods.
-            if len(usable):
-                tried.add(int(usable[np.argmin(filler.prices[usable])]))
+    sold_out = frozenset(pool for pool, nodes in enumerate(room) if nodes <= 0)
+    tried = {
+        pool for number, have in enumerate(left) if have for pool in filler.list_best(number, have, sold_out, _TRIED)
+    }
     offers = set()
     parts = [tuple(left), *(_list_parts(left) if in_parts else ())]
     for pool in tried:

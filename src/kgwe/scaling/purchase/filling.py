@@ -37,6 +37,8 @@ class NodeFiller:
         numbers: dict[object, int] = {}
         #: pool -> number of its hardware: what fits on one node fits on all with the same hardware
         self._hardware = [numbers.setdefault(_describe_hardware(pool.template), len(numbers)) for pool in pools]
+        self._largest = [int(each) for each in self.alone.max(axis=0, initial=0)]
+        self._best: dict[tuple[int, int, frozenset[int], int], tuple[int, ...]] = {}
         self._most = [tuple(map(int, row)) for row in self.alone]
         self._filled: dict[tuple[int, Counts], tuple[Counts, tuple[tuple[int, Grant], ...]]] = {}
 
@@ -73,6 +75,21 @@ class NodeFiller:
                     grants.append((number, grant))
                     counts[number] += 1
         return tuple(counts), tuple(grants)
+
+    def list_best(self, number: int, have: int, sold_out: frozenset[int], most: int) -> tuple[int, ...]:
+        """Return pools for at most so many pods of one class alone: the cheapest per pod, and the cheapest node."""
+        have = min(have, self._largest[number])
+        key = (number, have, sold_out, most)
+        found = self._best.get(key)
+        if found is None:
+            held = np.minimum(self.alone[:, number], have)
+            held[list(sold_out)] = 0
+            usable = np.flatnonzero(held)
+            order = np.argsort(self.prices[usable] / held[usable], kind="stable")[:most]
+            # The cheapest node of all matters for the last pods.
+            cheapest = usable[np.argsort(self.prices[usable], kind="stable")[:1]]
+            found = self._best[key] = tuple(dict.fromkeys([*usable[order].tolist(), *cheapest.tolist()]))
+        return found
 
     def _may_fit(self, request: Request, pool: int) -> bool:
         """Whether it is worth asking the engine, which takes longer."""
