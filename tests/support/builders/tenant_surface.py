@@ -162,6 +162,7 @@ NOT_TENANTS: Final = (
     "failure-domain.beta.kubernetes.io/",
     "gpu-autoscaler.io/capacity-type",
     "gpu-autoscaler.io/gpu-type",
+    "gpu-autoscaler.io/instance-type",
     "gpu-autoscaler.io/node-pool",
     "karpenter.sh/",
     "kgwe.nvidia.io/defrag",  # a taint
