@@ -13,7 +13,7 @@ from typing import Final
 
 # A cause that no other node cures, and an ending that kube-scheduler repeats.
 _CLAIM_MISSING: Final = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
-_REPEATED: Final = re.compile(r"(not found)\. not found\.?$")
+_REPEATED: Final = re.compile(r"\. not found\.?$")
 _AVAILABLE: Final = re.compile(r"^\d+/\d+ nodes are available: ")
 # The causes of one message: `1 Insufficient cpu`, `63 node(s) didn't match …`.
 _NEXT_CAUSE: Final = re.compile(r", (?=\d+ )")
@@ -26,6 +26,10 @@ _ADVICE: Final = (
     ("pod anti-affinity rules", "Change podAntiAffinity, or stop the pods that it names"),
     ("pod topology spread constraints", "Change topologySpreadConstraints"),
     ("volume node affinity conflict", "Use a volume that this node can mount"),
+    (
+        "unbound immediate PersistentVolumeClaims",
+        "Bind its PersistentVolumeClaim; kubectl describe pvc says why it waits",
+    ),
     ("didn't have free ports", "Remove hostPort, or stop the pod that uses the port"),
 )
 
@@ -38,7 +42,7 @@ def find_missing_volume(message: str) -> str:
 
 def extract_cause(message: str) -> str:
     """The causes that concern the planned node, and what to change where that is known; no full stop."""
-    text = _REPEATED.sub(r"\1", message.partition(" preemption: ")[0]).rstrip(".")
+    text = _REPEATED.sub("", message.partition(" preemption: ")[0]).rstrip(".")
     causes = _NEXT_CAUSE.split(_AVAILABLE.sub("", text))
     own = [cause for cause in causes if not any(other in cause for other in _OTHER_NODES)]
     if not own or not _AVAILABLE.match(text):

@@ -20,6 +20,11 @@ def format_time(epoch_s: float) -> str:
     return seconds(dt.datetime.fromtimestamp(epoch_s, dt.UTC))
 
 
+def seconds_from_now(delay_s: float) -> str:
+    """The time after a delay, as the API writes it."""
+    return seconds(dt.datetime.now(dt.UTC) + dt.timedelta(seconds=delay_s))
+
+
 def parse(text: str) -> dt.datetime:
     return dt.datetime.fromisoformat(text)
 

@@ -33,7 +33,7 @@ _MAX_FINDINGS = 5
 # Phases in the order in which workloads are shown where not all have room.
 _URGENCY = ("Running", "Scheduled", "Scheduling", "Pending", "Failed", "Succeeded")
 # Lines of the screen beside the rows of workloads, the fleet and the findings: frames, headings and commands.
-_OTHER_LINES = 14
+_OTHER_LINES = 15
 _FEWEST_ROWS = 3
 _LINES_PER_MESSAGE = 4
 DEFAULT_OPTIMIZER = "127.0.0.1:50051"
@@ -133,6 +133,7 @@ def _format_hints(name: str, endpoints: Endpoints) -> Text:
         (f"kgwe local kubectl{flag} -- get gw,gpuw -A", "list the workloads"),
         (f"kgwe local kubectl{flag} -- apply -f my.yaml", "submit your own workload"),
         (f"kgwe predict -f examples/finetune.yaml{asked}", "predict a workload before it runs"),
+        (f"kgwe optimize{asked}", "list the pods that waste GPUs"),
         (f"curl {endpoints.metrics}/metrics", "read the GPU metrics"),
         ("Ctrl-C", "stop everything"),
     )

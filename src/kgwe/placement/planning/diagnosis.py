@@ -274,7 +274,7 @@ def diagnose(
         proven=shortfall.proven,
         nodes=len(search.fitter.snapshot),
         node_counts=_describe_nodes(search, request, counts),
-        unmet=find_unmet(search.fitter, request, fields),
+        unmet=find_unmet(search.fitter, request, fields, pods=shortfall.needed),
         supply=_count_supply(search, request),
         short_of_gpus=_is_short_of_gpus(search, request, shortfall.needed),
         fields=fields,

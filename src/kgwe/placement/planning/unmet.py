@@ -64,13 +64,13 @@ class Unmet:
         return f"{end_sentence(self.problem)} {end_sentence(self.fix)}".rstrip()
 
 
-def find_unmet(fitter: Fitter, request: Request, fields: Fields = WORKLOAD_FIELDS) -> Unmet | None:
+def find_unmet(fitter: Fitter, request: Request, fields: Fields = WORKLOAD_FIELDS, *, pods: int = 1) -> Unmet | None:
     """The requirement that keeps a pod off every node even if nothing ran; None if some node could run it."""
     codes = fitter.check_empty_nodes(request)
     if not len(codes) or (codes == FitStatus.FITS).any():
         return None
     status = FitStatus(int(codes.max()))
-    case = Case(fitter, request, np.flatnonzero(codes == status).tolist(), fields)
+    case = Case(fitter, request, np.flatnonzero(codes == status).tolist(), fields, pods)
     return Unmet(status, *_EXPLAIN[status](case), code=_find_code(status, request))
 
 

@@ -23,6 +23,8 @@ class Case(NamedTuple):
     numbers: Sequence[int]
     """Nodes of the snapshot that pass the most rules."""
     fields: Fields
+    pods: int = 1
+    """Equal pods that are asked for: their GPUs may be divided in another way."""
 
     @property
     def nodes(self) -> list[Node]:

@@ -57,7 +57,7 @@ def _too_few_gpus(case: Case) -> Answer:
         problem += f", and all nodes that match have {sum(by_node)} together"
     if case.fields.is_pod:
         return Answer(problem, f"Request nvidia.com/gpu: {most} or less, and create several pods")
-    equal = next((each for each in range(most, 1, -1) if count % each == 0), 0)
+    equal = next((each for each in range(most, 1, -1) if count * case.pods % each == 0), 0)
     fix = f"Set gpusPerPod to {equal} or less" if equal else f"Ask for at most {format_count(most, 'GPU')} per pod"
     return Answer(problem, fix)
 

@@ -23,7 +23,7 @@ from kgwe.cluster import names
 from kgwe.cluster.state import run_state
 from kgwe.cluster.state.running_view import repair_of
 from kgwe.cluster.workload import placement_annotations, scheduler_policy
-from kgwe.kube.api import resources
+from kgwe.kube.api import resources, timestamp
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.api.resources import Resource
 from kgwe.kube.client.events import Event
@@ -132,7 +132,7 @@ class UnboundGangs:
         pause_s = backoff.delay_s(self._timeout_s, tries, self._rng.random())
         left, total = len(group.unbound), len(group.members)
         words = f"{left} of {total} pods not bound: {why.message}. Their reservation was released"
-        pods = self._gangs.release_unbound(owner, f"{words}. Next attempt in {pause_s:.0f} s")
+        pods = self._gangs.release_unbound(owner, f"{words}. Next attempt at {timestamp.seconds_from_now(pause_s)}")
         for pod in pods:
             self._revoke(pod)
         self._metrics.failures.labels(why.reason).inc()

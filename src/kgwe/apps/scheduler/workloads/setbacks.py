@@ -70,7 +70,7 @@ class Setbacks:
         attempt.retry_at = self._clock() + again_s
         if again_s:
             self._requeue(workload.key, again_s)
-            note = f"{end_sentence(message)} Next attempt in {again_s:.0f} s"
+            note = f"{end_sentence(message)} Next attempt at {timestamp.seconds_from_now(again_s)}"
             await self._writer.write_status(
                 workload, phases.pending_status(workload, reason, note, timestamp.seconds())
             )
