@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 # Numbers, hashes and dates inside a name or argument differ from run to run.
 _VARIABLE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27,}|[0-9a-f]{10,}|\d+(?:[._:T-]\d+)*", re.ASCII)
-# Suffixes that controllers append to the names of the objects they create.
-_GENERATED: Final = re.compile(r"(?:-[0-9]{5,}|-[0-9a-f]{8,10}|-[bcdfghjklmnpqrstvwxz2456789]{5})+$", re.ASCII)
+# A suffix that controllers append to the names of the objects they create. One at a time: a repetition of these
+# alternatives, which overlap, would take time exponential in the length of a name.
+_GENERATED: Final = re.compile(r"[0-9]{5,}|[0-9a-f]{8,10}|[bcdfghjklmnpqrstvwxz2456789]{5}", re.ASCII)
 #: Labels that say what a workload is; other labels change from run to run.
 LABELS: Final = (
     "app.kubernetes.io/name",
@@ -28,6 +29,8 @@ LABELS: Final = (
     "gpu-autoscaler.io/workload-type",
 )
 _MAX_WORDS: Final = 32
+# A pod of a Job of a CronJob has two.
+_MAX_SUFFIXES: Final = 8
 _MAX_WORD: Final = 128
 
 
@@ -89,7 +92,13 @@ def split_image(image: str) -> tuple[str, str]:
 
 def generalize_name(name: str) -> str:
     """Return a name without the suffixes that controllers generate: `train-29384750-x7k2p` -> `train`."""
-    return _GENERATED.sub("", name) or name
+    kept = name
+    for _ in range(_MAX_SUFFIXES):
+        head, _dash, suffix = kept.rpartition("-")
+        if not head or _GENERATED.fullmatch(suffix) is None:
+            break
+        kept = head
+    return kept
 
 
 def generalize_command(command: Sequence[str]) -> str:
