@@ -77,6 +77,70 @@ def test_bad_values_are_unknown_and_counted():
     assert math.isnan(scrape.values[2, Field.POWER])
 
 
+TEXTS = [each.name for each in pb.DeviceSample.DESCRIPTOR.fields if each.type == each.TYPE_STRING]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_that_is_too_long_is_counted_and_skipped(name):
+    sample = pb.DeviceSample(uuid="GPU-1", pod="p")
+    setattr(sample, name, "x" * 254)
+    scrape = read_samples(_message(devices=[sample, pb.DeviceSample(uuid="GPU-2")]))
+    assert [each.key.uuid for each in scrape.devices] == ["GPU-2"]
+    assert scrape.rejected == {"malformed": 1}
+
+
+def test_a_profile_has_at_most_64_characters():
+    samples = [pb.DeviceSample(uuid=str(length), mig_profile="9" * length) for length in (64, 65)]
+    assert [each.key.uuid for each in read_samples(_message(devices=samples)).devices] == ["64"]
+
+
+async def test_a_large_message_is_counted_and_skipped():
+    inbox = TelemetryInbox(Sink(), size=10, now=lambda: NOW_S)
+    reply = await _send(inbox, _message(devices=[pb.DeviceSample(uuid="x" * (1 << 20))]), _message())
+    assert (reply.accepted, dict(reply.rejected)) == (1, {"too_large": 1})
+
+
+async def test_the_messages_that_wait_are_bounded_in_bytes(monkeypatch):
+    size = _message().ByteSize()
+    monkeypatch.setattr("kgwe.apps.optimizer.inbox._MAX_WAITING", 3 * size)
+    sink, sent = Sink(), []
+    inbox = TelemetryInbox(sink, size=1000, now=lambda: NOW_S)
+
+    async def stream():
+        for number in range(10):
+            sent.append(number)
+            yield _message()
+
+    receiving = asyncio.create_task(inbox.receive(stream()))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert len(sent) == 4  # three wait, and one is held by its stream
+    running = asyncio.create_task(inbox.run())
+    assert (await receiving).accepted == 10
+    for _ in range(50):
+        await asyncio.sleep(0)
+    running.cancel()
+    assert len(sink.taken) == 10
+
+
+async def test_a_device_has_so_many_samples_per_minute():
+    now, sink = [NOW_S], Sink()
+    inbox = TelemetryInbox(sink, size=1000, now=lambda: now[0])
+    other = pb.DeviceSample(uuid="GPU-2")
+    many = [_message(at_s=NOW_S - number / 10) for number in range(100)]
+    reply = await _send(inbox, *many, _message(devices=[other]))
+    assert (reply.accepted, dict(reply.rejected)) == (61, {"too_many": 40})
+    now[0] += 60
+    assert (await _send(inbox, _message())).accepted == 1
+
+
+async def test_all_devices_together_have_so_many_samples_per_minute(monkeypatch):
+    monkeypatch.setattr("kgwe.apps.optimizer.inbox._PER_MINUTE", 5)
+    inbox = TelemetryInbox(Sink(), size=1000, now=lambda: NOW_S)
+    reply = await _send(inbox, _message(devices=[pb.DeviceSample(uuid=f"GPU-{number}") for number in range(8)]))
+    assert (reply.accepted, dict(reply.rejected)) == (5, {"too_many": 3})
+
+
 async def test_a_client_that_stalls_is_ended_and_others_are_served():
     inbox = TelemetryInbox(Sink(), size=10, now=lambda: NOW_S, silence_s=0.01)
 
