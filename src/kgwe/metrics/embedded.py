@@ -195,7 +195,8 @@ class EmbeddedSource:
     def push(self, scrape: Scrape, at_s: float) -> None:
         """Take in samples that a client sent, for nodes that are not scraped. Others are counted and skipped.
 
-        What an exporter says wins: a client must not make a busy device look idle.
+        What an exporter says wins: a client must not make a busy device look idle. The caller checks that pods are on
+        the nodes of their samples.
         """
         oldest_s = self._now() - self._settings.keep_s
         if at_s < oldest_s:

@@ -49,7 +49,7 @@ class Bed:
         self.assessment = Assessment()
         self.looked_back: list[float] = []
         self.loaded: list[str] = []
-        self.inbox = TelemetryInbox(Sink(), size=10, now=lambda: NOW_S)
+        self.inbox = TelemetryInbox(Sink(), size=10, find_node=lambda _: None, now=lambda: NOW_S)
         forecasts = WorkloadForecasts(
             run_times,
             tracker,

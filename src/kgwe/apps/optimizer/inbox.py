@@ -60,10 +60,20 @@ class TelemetryInbox:
     """Takes in streams of samples."""
 
     def __init__(
-        self, sink: SampleSink | None, *, size: int, now: Callable[[], float], silence_s: float = _SILENCE_S
+        self,
+        sink: SampleSink | None,
+        *,
+        size: int,
+        find_node: Callable[[PodKey], str | None],
+        now: Callable[[], float],
+        silence_s: float = _SILENCE_S,
     ) -> None:
-        """`sink`: None where usage comes from Prometheus; then nothing is taken in. `size`: messages that wait."""
+        """`sink`: None where usage comes from Prometheus; then nothing is taken in. `size`: messages that wait.
+
+        `find_node`: the node that the cluster shows for a pod; None if it shows none.
+        """
         self._sink = sink
+        self._find_node = find_node
         self._now = now
         self._silence_s = silence_s
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(size)
@@ -112,7 +122,7 @@ class TelemetryInbox:
             if problem:
                 rejected[problem] = rejected.get(problem, 0) + max(len(message.devices), 1)
                 continue
-            scrape = self._rates.limit(read_samples(message), self._now())
+            scrape = self._rates.limit(self._drop_misplaced(read_samples(message)), self._now())
             accepted += len(scrape.devices)
             rejected = merge_rejected(rejected, scrape.rejected)
             await self._put(_Waiting(scrape, message.at_s, message.ByteSize()))
@@ -129,6 +139,15 @@ class TelemetryInbox:
         if not math.isfinite(message.at_s) or message.at_s <= 0:
             return "malformed"
         return "out_of_order" if message.at_s > self._now() + _AHEAD_S else ""
+
+    def _drop_misplaced(self, scrape: Scrape) -> Scrape:
+        """Return the samples of pods on the node that the cluster shows for them.
+
+        Under the name of another node, a client could add idle devices to a pod whose own node is scraped.
+        """
+        keys = [device.key for device in scrape.devices]
+        rows = [row for row, key in enumerate(keys) if key.pod is None or self._find_node(key.pod) == key.node]
+        return scrape.select(rows, "misplaced")
 
     async def _put(self, waiting: _Waiting) -> None:
         async with self._room:

@@ -95,7 +95,9 @@ class OptimizerLeader:
         self._source = sources.make_source(settings, cluster, self._take_minute)
         self._embedded = self._source if isinstance(self._source, EmbeddedSource) else None
         self._poller = sources.MinutePoller(self._source, self._take_minute)
-        self._inbox = TelemetryInbox(self._embedded, size=settings.telemetry_buffer_size, now=time.time)
+        self._inbox = TelemetryInbox(
+            self._embedded, size=settings.telemetry_buffer_size, find_node=cluster.find_node, now=time.time
+        )
         self._needs = HistoryNeeds(self._store, is_preallocator=is_preallocator, is_spot=cluster.is_spot)
         self._rules = Rules(
             interval_s=settings.waste_interval_seconds,
