@@ -329,8 +329,12 @@ class OptimizerLeader:
 
     async def _rate_domains(self) -> None:
         now_s = time.time()
-        runs = await self._store.call(lambda store: store.load_runs(now_s - HISTORY_S))
-        self._domains = await asyncio.to_thread(rate_domains, runs, now_s)
+
+        def load(store: HistoryStore) -> tuple[list[Run], dict[str, str]]:
+            return store.load_runs(now_s - HISTORY_S), {each.key: each.namespace for each in store.load_fingerprints()}
+
+        runs, namespaces = await self._store.call(load)
+        self._domains = await asyncio.to_thread(rate_domains, runs, now_s, namespaces)
 
     async def _record_demand(self) -> None:
         await self._demand.record(time.time())
