@@ -11,7 +11,6 @@ from tests.support.builders.assessments import facts, found, recommendation
 from tests.support.builders.usage_windows import END_S, STEP_S, WindowBuilder
 
 from kgwe import errors
-from kgwe.apps.optimizer.waste import detector as module
 from kgwe.apps.optimizer.waste.detector import (
     Assessment,
     WasteDetector,
@@ -24,6 +23,7 @@ from kgwe.forecast.waste.findings import Kind
 from kgwe.forecast.waste.recommend import Prices
 from kgwe.forecast.waste.rules import Rules
 from kgwe.forecast.waste.score import Formula
+from kgwe.forecast.waste.verdicts import judge_pods
 
 if TYPE_CHECKING:
     from kgwe.apps.optimizer.history.gpu_pods import PodFacts
@@ -99,7 +99,7 @@ async def test_a_large_window_is_judged_in_a_thread_and_advice_is_made_on_the_lo
 
         return noted
 
-    monkeypatch.setattr(module, "judge_pods", note("judge", module.judge_pods))
+    monkeypatch.setattr("kgwe.apps.optimizer.waste.detector.judge_pods", note("judge", judge_pods))
     builder = WindowBuilder().add("train-0", 0.0)
     made = detector(builder, facts())
     monkeypatch.setattr(made, "_recommend", note("advice", made._recommend))
