@@ -81,7 +81,7 @@ def test_any_spec_gets_a_distribution(image, command, owner):
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.floats(0, 1e6), st.none() | st.floats(0, 1e6))))
 def test_scores_of_domains_lie_between_zero_and_one(ended):
     runs = [
-        Run(str(number), "f", 0.0, 0.0, lasted, succeeded=succeeded, domain=domain, predicted_s=predicted)
+        Run(str(number), "xy"[number % 2], 0.0, 0.0, lasted, succeeded=succeeded, domain=domain, predicted_s=predicted)
         for number, (domain, succeeded, lasted, predicted) in enumerate(ended)
     ]
-    assert all(0 <= found.score <= 1 for found in rate_domains(runs, 2e6).values())
+    assert all(0 <= found.score <= 1 for found in rate_domains(runs, 2e6, {"x": "team-x", "y": "team-y"}).values())

@@ -4,6 +4,9 @@ Two things count: the share of runs that succeeded, and measured over predicted 
 mean of all domains and drawn towards it while a domain has few runs, so mistakes of users, which happen everywhere, and
 a predictor that is always too low change nothing. The score is 0..1, as `Node.history` reads it: 1.0 for a domain that
 is not worse than the mean, and for one of which nothing is known.
+
+Domains are shared by tenants, so no tenant decides alone: the runs of one namespace in one domain count as a few, and
+failures soon after the start are mistakes of the workload.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
 HALF_LIFE_S: Final = 7 * 86_400.0
 #: Runs at the mean that every domain is credited with.
 PRIOR_RUNS: Final = 8.0
+#: Runs that those of one namespace in one domain count as, at most, where there are other namespaces.
+MOST_PER_NAMESPACE: Final = 4.0
+#: A run that fails sooner says nothing of its domain.
+SHORT_S: Final = 60.0
 # One run that took ten times as long as predicted is an error of the prediction.
 _MOST_PACE: Final = 4.0
 _LEAST_S: Final = 1.0
@@ -50,9 +57,12 @@ class DomainHistory:
 NEUTRAL: Final = DomainHistory(1.0, 1.0, 1.0, 0.0, ("no run has ended there",))
 
 
-def rate_domains(runs: Sequence[Run], now_s: float) -> dict[str, DomainHistory]:
-    """Return the history of each domain in which runs ended; other domains are `NEUTRAL`."""
-    ended = [run for run in runs if run.ended_s is not None and run.domain and run.succeeded is not None]
+def rate_domains(runs: Sequence[Run], now_s: float, namespaces: Mapping[str, str]) -> dict[str, DomainHistory]:
+    """Return the history of each domain in which runs ended; other domains are `NEUTRAL`.
+
+    `namespaces`: fingerprint -> namespace. Fingerprints that are not there count as one namespace.
+    """
+    ended = [run for run in runs if _counts(run)]
     if not ended:
         return {}
     names = sorted({run.domain for run in ended})
@@ -62,6 +72,7 @@ def rate_domains(runs: Sequence[Run], now_s: float) -> dict[str, DomainHistory]:
     weight = 2.0 ** (-age_s / HALF_LIFE_S)
     succeeded = np.array([bool(run.succeeded) for run in ended], dtype=np.float64)
     count = np.bincount(domain, weight, len(names))
+    weight = _cap_namespaces(weight, domain, [namespaces.get(run.fingerprint, "") for run in ended])
     success, mean_success = _shrink(domain, weight, succeeded, len(names))
     pace = _measure_pace(ended, domain, weight, len(names))
     relative = success / mean_success if mean_success > 0 else np.ones(len(names))
@@ -76,6 +87,24 @@ def rate_domains(runs: Sequence[Run], now_s: float) -> dict[str, DomainHistory]:
         )
         for name, number in index.items()
     }
+
+
+def _counts(run: Run) -> bool:
+    if run.ended_s is None or not run.domain or run.succeeded is None:
+        return False
+    return run.succeeded or run.lasted_s >= SHORT_S
+
+
+def _cap_namespaces(
+    weight: NDArray[np.float64], domain: NDArray[np.intp], namespaces: Sequence[str]
+) -> NDArray[np.float64]:
+    """Return lower weights where one namespace has many runs in one domain. A single tenant harms no other."""
+    index = {name: number for number, name in enumerate(sorted(set(namespaces)))}
+    if len(index) == 1:
+        return weight
+    group = domain * len(index) + np.array([index[name] for name in namespaces], dtype=np.intp)
+    total = np.bincount(group, weight)[group]
+    return weight * np.minimum(1.0, MOST_PER_NAMESPACE / np.maximum(total, MOST_PER_NAMESPACE))
 
 
 def _measure_pace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -39,7 +40,8 @@ class SampleBuffer:
         self._devices: list[Device] = []
         self._blocks: deque[_Block] = deque()
         self._fresh: list[_Block] = []
-        self._rejected: deque[tuple[float, Rejected]] = deque()
+        self._rejected: dict[int, Rejected] = {}
+        """Second -> samples that were skipped: bounded, however many scrapes there are."""
 
     @property
     def newest_s(self) -> float | None:
@@ -59,7 +61,8 @@ class SampleBuffer:
     def count_rejected(self, rejected: Rejected, at_s: float) -> None:
         """Count samples that were skipped at a time."""
         if rejected:
-            self._rejected.append((at_s, rejected))
+            second = math.ceil(at_s)
+            self._rejected[second] = merge_rejected(self._rejected.get(second, {}), rejected)
 
     def forget_after(self, at_s: float) -> int:
         """Remove samples that are later than a time, because the clock was set back; return how many."""
@@ -79,8 +82,7 @@ class SampleBuffer:
         oldest_s = now_s - self._keep_s
         while self._blocks and self._blocks[0].last_s < oldest_s:
             self._blocks.popleft()
-        while self._rejected and self._rejected[0][0] < oldest_s:
-            self._rejected.popleft()
+        self._rejected = {second: counts for second, counts in self._rejected.items() if second >= oldest_s}
         if len(self._devices) > _COMPACT_AT:
             self._compact()
 
@@ -89,7 +91,7 @@ class SampleBuffer:
         self._join()
         end_s = steps.start_s + steps.step_s * steps.count
         blocks = [block for block in self._blocks if block.last_s > steps.start_s and block.first_s <= end_s]
-        rejected = merge_rejected(*(counts for at_s, counts in self._rejected if steps.start_s < at_s <= end_s))
+        rejected = merge_rejected(*(counts for at_s, counts in self._rejected.items() if steps.start_s < at_s <= end_s))
         devices = list(self._devices)
         return lambda: _make_window(blocks, devices, steps, rejected)
 

@@ -24,7 +24,7 @@ import structlog
 from kgwe import errors
 from kgwe.metrics.buffer import SampleBuffer
 from kgwe.metrics.exposition import Scrape
-from kgwe.metrics.fields import Field, merge_rejected
+from kgwe.metrics.fields import Field
 from kgwe.metrics.grid import plan_steps
 from kgwe.metrics.holdings import attach_holders, index_holdings
 from kgwe.metrics.scraper import TargetScraper
@@ -99,6 +99,7 @@ class EmbeddedSource:
         """Node -> when an exporter last reported it."""
         self._pushed: dict[DeviceKey, float] = {}
         """Devices of pushed samples -> when they were last seen."""
+        self._pushed_checked_s = 0.0
         self._minute_s = 0.0
         """End of the next minute for the sink."""
 
@@ -194,22 +195,28 @@ class EmbeddedSource:
     def push(self, scrape: Scrape, at_s: float) -> None:
         """Take in samples that a client sent, for nodes that are not scraped. Others are counted and skipped.
 
-        What an exporter says wins: a client must not make a busy device look idle.
+        What an exporter says wins: a client must not make a busy device look idle. The caller checks that pods are on
+        the nodes of their samples.
         """
         oldest_s = self._now() - self._settings.keep_s
+        if at_s < oldest_s:
+            self._buffer.count_rejected(scrape.select([], "out_of_order").rejected, self._now())
+            return
         self._scraped = {node: seen_s for node, seen_s in self._scraped.items() if seen_s >= oldest_s}
-        self._pushed = {key: seen_s for key, seen_s in self._pushed.items() if seen_s >= oldest_s}
+        self._forget_pushed(oldest_s)
         rows = []
         for row, device in enumerate(scrape.devices):
             is_known = device.key in self._pushed or len(self._pushed) < _MAX_PUSHED
             if device.key.node not in self._scraped and is_known:
                 self._pushed[device.key] = self._now()
                 rows.append(row)
-        refused = len(scrape.devices) - len(rows)
-        rejected = merge_rejected(scrape.rejected, {"refused": refused} if refused else {})
-        kept = np.array(rows, dtype=np.int64)
-        devices = tuple(scrape.devices[row] for row in rows)
-        self._buffer.add(Scrape(devices, scrape.values[kept], at_s, rejected), at_s)
+        self._buffer.add(scrape.select(rows, "refused"), at_s)
+
+    def _forget_pushed(self, oldest_s: float) -> None:
+        """Forget devices of pushed samples. Once per minute: there are many, and a message has few of them."""
+        if self._now() - self._pushed_checked_s >= MINUTE_S or self._now() < self._pushed_checked_s:
+            self._pushed = {key: seen_s for key, seen_s in self._pushed.items() if seen_s >= oldest_s}
+            self._pushed_checked_s = self._now()
 
     async def close(self) -> None:
         """Close connections."""

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe import errors
-from kgwe.metrics.fields import FAMILIES, Field, Rejected, reject_bad_samples
+from kgwe.metrics.fields import FAMILIES, Field, Rejected, merge_rejected, reject_bad_samples
 from kgwe.metrics.series import PLAIN, Dialect, identify_device, uses_exported_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kgwe.model.usage.window import Device, Floats
 
@@ -46,6 +46,18 @@ class Scrape:
     at_s: float | None = None
     """Time that the exporter wrote; None if it wrote none, as exporters usually do."""
     rejected: Rejected = field(default_factory=dict)
+
+    def select(self, rows: Sequence[int], reason: str) -> Scrape:
+        """Return the scrape with these rows alone; the others are counted as rejected for the reason."""
+        left_out = len(self.devices) - len(rows)
+        if not left_out:
+            return self
+        return Scrape(
+            tuple(self.devices[row] for row in rows),
+            self.values[np.array(rows, dtype=np.int64)],
+            self.at_s,
+            merge_rejected(self.rejected, {reason: left_out}),
+        )
 
 
 class ExpositionReader:

@@ -12,6 +12,8 @@ from kgwe.proto import optimizer_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from google.protobuf.message import Message
+
 # Limits of one workload: a request with more is refused, so that no client can fill the memory.
 _MAX_TEXT: Final = 4096
 _MAX_ENTRIES: Final = 256
@@ -77,18 +79,15 @@ def decode_workload(message: pb.Workload, now_s: float) -> WorkloadDescription:
     )
 
 
+def check_texts(message: Message, limit: int = _MAX_TEXT) -> None:
+    """Raise Permanent if a text field of a request is too long. Lists and maps have limits of their own."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING and not field.is_repeated and len(value) > limit:
+            raise errors.Permanent(f"{field.name} has {len(value)} characters; the most is {limit}")
+
+
 def _check_sizes(message: pb.Workload) -> None:
-    texts = {
-        "namespace": message.namespace,
-        "name": message.name,
-        "owner_kind": message.owner_kind,
-        "owner_name": message.owner_name,
-        "image": message.image,
-        "user": message.user,
-    }
-    for name, text in texts.items():
-        if len(text) > _MAX_TEXT:
-            raise errors.Permanent(f"{name} has {len(text)} characters; the most is {_MAX_TEXT}")
+    check_texts(message)
     parts = {
         "command": message.command,
         "labels": (*message.labels.keys(), *message.labels.values()),

@@ -7,6 +7,7 @@ decoded ends with INVALID_ARGUMENT; gRPC itself would return UNKNOWN and log a t
 from __future__ import annotations
 
 import contextlib
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,6 +64,10 @@ class Service:
 class Limits:
     largest_message: int = 4 << 20
     concurrent_calls: int = 256
+    calls_per_connection: int = 128
+    """Calls of one connection; more of them wait at the client."""
+    watches: int = 16
+    """Streams of health and reflection, which stay open as long as the client likes."""
 
 
 def _make_reader(kind: type[Message]) -> Callable[[bytes], Message | _Malformed]:
@@ -166,7 +171,8 @@ async def serving(
 
     if files is None and not tls.is_loopback(address.rpartition(":")[0]):
         raise errors.Permanent(f"gRPC on {address} needs certificates: set tlsCertFile, tlsKeyFile and tlsCaFile")
-    server = make_server(services, limits or Limits())
+    limits = limits or Limits()
+    server = make_server(services, limits, [_WatchLimit(limits.watches)])
     states = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(states, server)
     names = [each.name for each in services]
@@ -180,11 +186,49 @@ async def serving(
             await states.enter_graceful_shutdown()
 
 
-def make_server(services: Sequence[Service], limits: Limits) -> grpc.aio.Server:
+class _WatchLimit(grpc.aio.ServerInterceptor):
+    """Limits the streams of gRPC's own services, so that they leave room for calls."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open = 0
+
+    async def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        handler = await continuation(details)
+        if handler is None or not handler.response_streaming or not details.method.startswith("/grpc."):
+            return handler
+        name = "stream_stream" if handler.request_streaming else "unary_stream"
+        return handler._replace(**{name: self._limit(getattr(handler, name))})
+
+    def _limit(self, handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        async def answer(request: Any, context: Any) -> None:
+            if self._open >= self._most:
+                problem = f"{self._most} streams of health and reflection are open, which is the most"
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, problem)
+            self._open += 1
+            try:
+                replies = handle(request, context)
+                if inspect.isawaitable(replies):
+                    await replies  # it writes by itself
+                    return
+                async with contextlib.aclosing(replies):
+                    async for reply in replies:
+                        await context.write(reply)
+            finally:
+                self._open -= 1
+
+        return answer
+
+
+def make_server(
+    services: Sequence[Service], limits: Limits, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
+) -> grpc.aio.Server:
     """Return a server of these services that does not listen yet."""
     server = grpc.aio.server(
+        interceptors=interceptors,
         options=[
             ("grpc.max_receive_message_length", limits.largest_message),
+            ("grpc.max_concurrent_streams", limits.calls_per_connection),
             ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
             ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS // 3),
             ("grpc.so_reuseport", 0),

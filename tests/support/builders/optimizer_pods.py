@@ -40,8 +40,9 @@ def make_pod(name: str = "train-0", **changes: Any) -> gpu_pods.GpuPod:
         "annotations": changes.pop("annotations", {}),
         "ownerReferences": [controller] if owner else [],
     }
+    node = changes.pop("node", "n1")
     assert not changes, f"unknown: {sorted(changes)}"
-    spec = {"nodeName": "n1", "containers": [container]}
+    spec = {"nodeName": node, "containers": [container]}
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, gpu_pods.GpuPod)
 
 

@@ -21,7 +21,7 @@ from kgwe.metrics.exposition import Scrape
 from kgwe.metrics.fields import Field
 from kgwe.metrics.holdings import Holding
 from kgwe.metrics.targets import CalledTargets, DiscoveredTargets, StaticTargets, make_target
-from kgwe.model.usage.window import PodKey
+from kgwe.model.usage.window import DeviceKey, PodKey
 from kgwe.telemetry import http
 from kgwe.telemetry.messages import Reply
 
@@ -405,3 +405,14 @@ async def test_pushed_samples_count_only_for_nodes_that_are_not_scraped():
     assert found.activity[rows[busy.key.node]] == pytest.approx(np.full(10, 0.8))
     assert found.rejected["refused"] == 100
     assert "unscraped" in rows
+
+
+async def test_pushed_samples_that_are_older_than_the_buffer_keeps_are_counted_and_skipped():
+    async with bed("h100") as here:
+        await here.scrape(1)
+        device = replace((await here.window()).devices[0], key=DeviceKey("unscraped", "GPU-p", "", None, ""))
+        values = np.zeros((1, len(Field)), dtype=np.float32)
+        here.source.push(Scrape((device,), values), here.clock() - 7200.0)
+        found = await here.window(9000.0)
+    assert found.rejected["out_of_order"] == 1
+    assert "GPU-p" not in {each.key.uuid for each in found.devices}

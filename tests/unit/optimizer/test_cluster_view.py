@@ -25,3 +25,11 @@ def test_only_a_pod_that_exists_and_asks_for_none_is_without_gpus():
         view.pods.store[f"team/{name}"] = optimizer_pods.make_pod(name, limits=limits, namespace="team")
     names = ("exporter", "train", "gone")
     assert [view.is_without_gpus(PodKey("team", name)) for name in names] == [True, False, False]
+
+
+def test_a_pod_is_on_the_node_that_it_is_bound_to():
+    view = ClusterView(KubeClient(MemoryApi()), RunTracker())
+    for name, node in (("train", "n7"), ("pending", "")):
+        view.pods.store[f"team/{name}"] = optimizer_pods.make_pod(name, namespace="team", node=node)
+    names = ("train", "pending", "gone")
+    assert [view.find_node(PodKey("team", name)) for name in names] == ["n7", None, None]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 NOW_S = NOON_S + 9000.0
 POD = facts()
+TEXTS = [each.name for each in pb.Workload.DESCRIPTOR.fields if each.type == each.TYPE_STRING and not each.is_repeated]
 
 
 class Sink:
@@ -48,7 +49,7 @@ class Bed:
         self.assessment = Assessment()
         self.looked_back: list[float] = []
         self.loaded: list[str] = []
-        self.inbox = TelemetryInbox(Sink(), size=10, now=lambda: NOW_S)
+        self.inbox = TelemetryInbox(Sink(), size=10, find_node=lambda _: None, now=lambda: NOW_S)
         forecasts = WorkloadForecasts(
             run_times,
             tracker,
@@ -120,7 +121,7 @@ async def test_more_workloads_than_one_request_takes_are_sent_in_several(bed: Be
         ({"declared_duration_s": math.nan}, "declared_duration_s"),
         ({"model_parameters_billions": math.inf}, "model_parameters_billions"),
         ({"submitted_s": -5.0}, "submitted_s"),
-        ({"namespace": "n" * 5000}, "namespace"),
+        *(({name: "n" * 5000}, name) for name in TEXTS),
         ({"pods": 2_000_000}, "too many"),
     ],
 )
@@ -145,6 +146,19 @@ async def test_placement_has_a_limit_of_nodes(bed: Bed):
     assert list(reply.hints) == []
     with pytest.raises(errors.Permanent, match="the most is 10000"):
         await bed.client.get_placement(pb.PlacementRequest(workload=workload(), nodes=["n"] * 10_001))
+
+
+async def test_no_request_has_a_text_without_a_limit(bed: Bed):
+    long = "x" * 300
+    for call in (
+        bed.client.get_placement(pb.PlacementRequest(workload=workload(), nodes=[long])),
+        bed.client.explain(long, "a"),
+        bed.client.explain("a", long),
+        bed.client.list_findings(long),
+        bed.client._call("PredictDemand", pb.DemandRequest(gpu_model=long), pb.DemandReply),
+    ):
+        with pytest.raises(errors.Permanent, match="253"):
+            await call
 
 
 async def test_a_declared_type_is_the_class(bed: Bed):

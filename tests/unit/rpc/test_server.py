@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc
@@ -9,6 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.support.fakes.pki import Authority
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.optimizerapi.calls import CALLS, SERVER_NAME, SERVICE
@@ -105,6 +107,65 @@ async def test_health_and_reflection_know_the_service(address):
         requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
         found = [reply async for reply in reflection.ServerReflectionInfo(requests)]
         assert SERVICE in [each.name for each in found[0].list_services_response.service]
+
+
+async def test_open_watches_leave_room_for_calls(target):
+    limits = Limits(concurrent_calls=6, watches=2)
+    request = health_pb2.HealthCheckRequest()
+    async with (
+        server.serving([Service(SERVICE, CALLS, target)], "127.0.0.1:0", limits=limits) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+        OptimizerClient(Access(f"127.0.0.1:{port}")) as client,
+    ):
+        health = health_pb2_grpc.HealthStub(channel)
+        watches = []
+        for _ in range(2):
+            watches.append(health.Watch(request))
+            assert (await watches[-1].read()).status == health_pb2.HealthCheckResponse.SERVING
+        for _ in range(10):
+            watches.append(health.Watch(request))
+            with pytest.raises(grpc.aio.AioRpcError, match="which is the most") as caught:
+                await watches[-1].read()
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+        names = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+        with pytest.raises(grpc.aio.AioRpcError, match="which is the most"):
+            await anext(aiter(reflection.ServerReflectionInfo(names)))
+        assert len(await client.predict([pb.Workload()])) == 1
+        assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
+        for each in watches:
+            each.cancel()
+        async with asyncio.timeout(PATIENCE_S):
+            while await _is_refused(health.Watch(request)):
+                pass
+
+
+async def _is_refused(watch):
+    try:
+        await watch.read()
+    except grpc.aio.AioRpcError:
+        return True
+    watch.cancel()
+    return False
+
+
+async def test_one_connection_has_so_many_calls_at_a_time(target):
+    limits = Limits(concurrent_calls=4, calls_per_connection=2)
+    own = [("grpc.use_local_subchannel_pool", 1)]
+    async with server.serving([Service(SERVICE, CALLS, target)], "127.0.0.1:0", limits=limits) as port:
+        address = f"127.0.0.1:{port}"
+        async with (
+            grpc.aio.insecure_channel(address, options=own) as greedy,
+            grpc.aio.insecure_channel(address, options=own) as other,
+        ):
+            first: Any = greedy.stream_unary(f"/{SERVICE}/IngestTelemetry")()
+            await first.write(pb.Telemetry().SerializeToString())
+            streams: list[Any] = [greedy.stream_unary(f"/{SERVICE}/IngestTelemetry")() for _ in range(9)]
+            ask: Any = other.unary_unary(f"/{SERVICE}/PredictResources")
+            for _ in range(20):
+                await ask(b"", timeout=PATIENCE_S)
+            for each in (first, *streams):
+                each.cancel()
 
 
 async def test_other_machines_need_certificates(target):

@@ -102,6 +102,11 @@ class ClusterView:
         pod = self.pods.store.get(f"{key.namespace}/{key.name}")
         return pod is not None and gpu_pods.read_shape(pod) is None
 
+    def find_node(self, key: PodKey) -> str | None:
+        """Return the node that a pod is bound to; None if the pod is not known or not bound."""
+        pod = self.pods.store.get(f"{key.namespace}/{key.name}")
+        return (pod.spec.node_name or None) if pod is not None else None
+
     def find_namespace(self, name: str) -> ObjectMeta | None:
         """Return the metadata of a namespace; None if it is not known."""
         found = self._namespaces.store.get(name)

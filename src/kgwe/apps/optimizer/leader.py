@@ -28,6 +28,7 @@ from kgwe.apps.optimizer.training import ModelRegistry, train_apart
 from kgwe.apps.optimizer.waste.allocations import AllocationReader
 from kgwe.apps.optimizer.waste.detector import Assessment, WasteDetector
 from kgwe.apps.optimizer.waste.feasibility import Feasibility
+from kgwe.apps.optimizer.waste.lookback import LookbackJudge
 from kgwe.apps.optimizer.waste.needs import HistoryNeeds
 from kgwe.apps.optimizer.waste.reporter import FindingReporter
 from kgwe.apps.optimizer.waste.savings import SavingsLedger
@@ -94,7 +95,9 @@ class OptimizerLeader:
         self._source = sources.make_source(settings, cluster, self._take_minute)
         self._embedded = self._source if isinstance(self._source, EmbeddedSource) else None
         self._poller = sources.MinutePoller(self._source, self._take_minute)
-        self._inbox = TelemetryInbox(self._embedded, size=settings.telemetry_buffer_size, now=time.time)
+        self._inbox = TelemetryInbox(
+            self._embedded, size=settings.telemetry_buffer_size, find_node=cluster.find_node, now=time.time
+        )
         self._needs = HistoryNeeds(self._store, is_preallocator=is_preallocator, is_spot=cluster.is_spot)
         self._rules = Rules(
             interval_s=settings.waste_interval_seconds,
@@ -104,6 +107,7 @@ class OptimizerLeader:
         )
         self._feasibility = Feasibility(cluster.view)
         self._detector = self._make_detector(self._rules)
+        self._lookback = LookbackJudge(self._load_lookback, self._judge_lookback, now=time.time)
         self._reporter = (
             FindingReporter(client, events.record, lambda: tracker.pods) if settings.report_findings else None
         )
@@ -185,7 +189,7 @@ class OptimizerLeader:
             forecasts,
             self._inbox,
             assessment=lambda: self._assessment,
-            assess=self._assess_lookback,
+            assess=self._lookback.assess,
             load_histories=self._needs.add,
             savings=self._verifier,
             demand=self._demand,
@@ -227,6 +231,7 @@ class OptimizerLeader:
 
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.__aexit__(*exc)
+        await self._lookback.close()
         self._notices.stop()
         await self._notifier.close(_NOTIFY_GRACE_S)
         for task in self._tasks:
@@ -324,8 +329,12 @@ class OptimizerLeader:
 
     async def _rate_domains(self) -> None:
         now_s = time.time()
-        runs = await self._store.call(lambda store: store.load_runs(now_s - HISTORY_S))
-        self._domains = await asyncio.to_thread(rate_domains, runs, now_s)
+
+        def load(store: HistoryStore) -> tuple[list[Run], dict[str, str]]:
+            return store.load_runs(now_s - HISTORY_S), {each.key: each.namespace for each in store.load_fingerprints()}
+
+        runs, namespaces = await self._store.call(load)
+        self._domains = await asyncio.to_thread(rate_domains, runs, now_s, namespaces)
 
     async def _record_demand(self) -> None:
         await self._demand.record(time.time())
@@ -347,12 +356,12 @@ class OptimizerLeader:
         if (idle := self._idle) is not None:
             await self._repeat_once("idle", lambda: idle.act(assessment, time.time(), time.monotonic()))
 
-    async def _assess_lookback(self, lookback_s: float) -> Assessment:
-        """Judge another time than the detector does: from Prometheus, or from stored minutes."""
-        now_s = time.time() // _MINUTE_S * _MINUTE_S
+    async def _load_lookback(self, end_s: float, length_s: float, step_s: float) -> UsageWindow:
+        """Return usage from Prometheus, or from stored minutes."""
         if self._embedded is None:
-            window = await self._source.read_window(now_s, lookback_s, _MINUTE_S)
-        else:
-            window = await self._store.call(lambda store: store.load_minutes(now_s - lookback_s, now_s, _MINUTE_S))
-        rules = replace(self._rules, window_s=lookback_s, min_age_s=min(lookback_s, self._rules.min_age_s))
-        return self._make_detector(rules).judge(window, now_s)
+            return await self._source.read_window(end_s, length_s, step_s)
+        return await self._store.call(lambda store: store.load_minutes(end_s - length_s, end_s, step_s))
+
+    async def _judge_lookback(self, window: UsageWindow, end_s: float, length_s: float) -> Assessment:
+        rules = replace(self._rules, window_s=length_s, min_age_s=min(length_s, self._rules.min_age_s))
+        return await self._make_detector(rules).judge_apart(window, end_s)

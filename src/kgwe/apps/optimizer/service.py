@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kgwe.model.usage.description import WorkloadDescription
 
 _MAX_NODES: Final = 10_000
+_MAX_NAME: Final = 253
 # Workloads of a request for which histories of GPU use are read from the store.
 _FEW: Final = 50
 _MIN_LOOKBACK_S: Final = 60.0
@@ -107,6 +108,8 @@ class OptimizerService:
         del context
         if len(request.nodes) > _MAX_NODES:
             raise errors.Permanent(f"{len(request.nodes)} nodes in one request; the most is {_MAX_NODES}")
+        if any(len(name) > _MAX_NAME for name in request.nodes):
+            raise errors.Permanent(f"the name of a node has at most {_MAX_NAME} characters")
         workload = messages.decode_workload(request.workload, self._now())
         with contextlib.suppress(errors.KgweError):
             await self._load_histories([workload.make_fingerprint().key])
@@ -138,6 +141,7 @@ class OptimizerService:
 
     async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainReply:  # noqa: N802
         del context
+        messages.check_texts(request, _MAX_NAME)
         saved = self._savings.describe(request.namespace, request.name) if self._savings is not None else []
         try:
             reasons, prediction = self._forecasts.describe_pod(request.namespace, request.name, self._now())
@@ -158,6 +162,7 @@ class OptimizerService:
 
     async def ListFindings(self, request: pb.FindingsRequest, context: Any) -> pb.FindingsReply:  # noqa: N802
         del context
+        messages.check_texts(request, _MAX_NAME)
         # Usage is kept in minutes, so a shorter time has none.
         if request.lookback_s != 0 and not _MIN_LOOKBACK_S <= request.lookback_s <= _MAX_LOOKBACK_S:
             limits = f"0, or from {_MIN_LOOKBACK_S:.0f} to {_MAX_LOOKBACK_S:.0f}"
@@ -174,6 +179,7 @@ class OptimizerService:
 
     async def PredictDemand(self, request: pb.DemandRequest, context: Any) -> pb.DemandReply:  # noqa: N802
         del context
+        messages.check_texts(request, _MAX_NAME)
         return pb.DemandReply() if self._demand is None else self._demand.predict(request.gpu_model)
 
 

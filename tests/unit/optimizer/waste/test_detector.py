@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from kgwe.forecast.waste.findings import Kind
 from kgwe.forecast.waste.recommend import Prices
 from kgwe.forecast.waste.rules import Rules
 from kgwe.forecast.waste.score import Formula
+from kgwe.forecast.waste.verdicts import judge_pods
 
 if TYPE_CHECKING:
     from kgwe.apps.optimizer.history.gpu_pods import PodFacts
@@ -85,6 +87,26 @@ async def test_a_round_reads_one_window_that_ends_with_a_step():
     assessment = await detector(builder, facts(), source=source).assess(END_S + 17)
     assert source.asked == (END_S + 10, 600.0, STEP_S)  # a multiple of 30 seconds
     assert assessment.at_s == END_S + 17
+
+
+async def test_a_large_window_is_judged_in_a_thread_and_advice_is_made_on_the_loop(monkeypatch):
+    threads = {}
+
+    def note(name, call):
+        def noted(*args):
+            threads[name] = threading.current_thread()
+            return call(*args)
+
+        return noted
+
+    monkeypatch.setattr("kgwe.apps.optimizer.waste.detector.judge_pods", note("judge", judge_pods))
+    builder = WindowBuilder().add("train-0", 0.0)
+    made = detector(builder, facts())
+    monkeypatch.setattr(made, "_recommend", note("advice", made._recommend))
+    apart = await made.judge_apart(builder.build(), END_S)
+    assert threads["judge"] is not threading.current_thread()
+    assert threads["advice"] is threading.current_thread()
+    assert apart == made.judge(builder.build(), END_S)
 
 
 def test_an_idle_pod_is_found_with_advice_and_its_price():

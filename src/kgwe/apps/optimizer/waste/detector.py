@@ -5,6 +5,7 @@ A round reads one window of usage for the whole cluster. An error with one pod c
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
@@ -101,14 +102,32 @@ class WasteDetector:
 
     def judge(self, window: UsageWindow, now_s: float) -> Assessment:
         """Judge all pods on a window."""
+        pods, judged = self._describe_pods()
+        return self._conclude(pods, self._find(window, judged), now_s)
+
+    async def judge_apart(self, window: UsageWindow, now_s: float) -> Assessment:
+        """Do the same, and judge a large window in a thread. Advice needs the live cluster, so it is not made there."""
+        pods, judged = self._describe_pods()
+        return self._conclude(pods, await asyncio.to_thread(self._find, window, judged), now_s)
+
+    def _describe_pods(self) -> tuple[dict[PodKey, PodFacts], list[JudgedPod]]:
         known = self._list_pods()
         # A pod that has ended holds no GPUs; as a member of a gang it would make the others unknown.
         pods = {key: facts for key, facts in known.items() if not facts.is_ended}
-        verdicts = judge_pods(window, describe_pods(pods.values(), known.values()), self._rules)
+        return pods, describe_pods(pods.values(), known.values())
+
+    def _find(self, window: UsageWindow, judged: list[JudgedPod]) -> tuple[list[Verdict], list[Finding]]:
+        verdicts = judge_pods(window, judged, self._rules)
+        return verdicts, list(find_waste(verdicts, self._rules, self._formula))
+
+    def _conclude(
+        self, pods: Mapping[PodKey, PodFacts], found: tuple[list[Verdict], list[Finding]], now_s: float
+    ) -> Assessment:
+        verdicts, wasteful = found
         self._start_round()
         findings = [
             Assessed(pods[key], finding, self._recommend(pods[key], finding))
-            for finding in find_waste(verdicts, self._rules, self._formula)
+            for finding in wasteful
             for key in finding.pods
             if key in pods
         ]
