@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +14,7 @@ from kgwe.apps.whatif import explain as app_explain
 from kgwe.apps.whatif import limited, words
 from kgwe.apps.whatif import subject as subjects
 from kgwe.apps.whatif.explanation import Explanation
-from kgwe.cli import subject_name
+from kgwe.cli import subject_name, terminal
 from kgwe.cluster import offline
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import Forbidden, KubeClient
@@ -72,7 +71,7 @@ def explain(
     """
     logs.configure(level="error")
     told = asyncio.run(_explain(subject_name.parse_name(name, namespace, kind), kubeconfig))
-    sys.stdout.write(_format_explanation(told, output))
+    terminal.write(_format_explanation(told, output))
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +14,7 @@ from kgwe import errors
 from kgwe.apps.whatif import subject as subjects
 from kgwe.apps.whatif import words
 from kgwe.apps.whatif.scenario import Scenario
-from kgwe.cli import subject_name
+from kgwe.cli import subject_name, terminal
 from kgwe.cluster import offline
 from kgwe.kube.api import core, timestamp
 from kgwe.kube.client import manifests
@@ -108,9 +107,9 @@ def whatif(
 
     told = asyncio.run(ask())
     if output == "json":
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
+        terminal.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
     else:
-        sys.stdout.write(words.what_if(told))
+        terminal.write(words.what_if(told))
     return 0 if told.all_start else 1
 
 

@@ -14,6 +14,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from kgwe import errors
+from kgwe.cli import terminal
 from kgwe.cli.processes import agent_text
 
 if TYPE_CHECKING:
@@ -303,5 +304,5 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    terminal.write(text + "\n")
     sys.stdout.flush()

@@ -7,7 +7,7 @@ errors are retried, and its status. Only this module knows the names of the stat
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -23,6 +23,7 @@ from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Preference
 from kgwe.placement.gang.request import NVLINK, Hardware, Segment
 from kgwe.placement.planning.ask import TopologyRequest
+from kgwe.visible_text import escape_line, escape_text
 
 if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpuworkload_status import Optimization
@@ -389,9 +390,19 @@ def _read_estimate(status: Any) -> tuple[str, str] | None:
 
 def status_patch(workload: Workload, new: Status) -> dict[str, Any] | None:
     """The merge patch that turns the stored status into `new`; None when they are equal."""
-    old_body, new_body = _status_body(workload.kind, workload.status), _status_body(workload.kind, new)
+    old_body, new_body = _status_body(workload.kind, workload.status), _status_body(workload.kind, _escape_texts(new))
     changed = {field: value for field, value in new_body.items() if old_body[field] != value}
     return {"status": changed} if changed else None
+
+
+def _escape_texts(status: Status) -> Status:
+    """Return the status with texts that no terminal obeys: they quote what users wrote."""
+    conditions = tuple(
+        msgspec.structs.replace(each, reason=escape_line(each.reason), message=escape_text(each.message))
+        for each in status.conditions
+    )
+    message, certificate = escape_text(status.message), escape_text(status.certificate)
+    return replace(status, message=message, conditions=conditions, certificate=certificate)
 
 
 def _status_body(kind: Kind, status: Status) -> dict[str, Any]:
