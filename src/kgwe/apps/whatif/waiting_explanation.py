@@ -58,17 +58,20 @@ def explain_waiting(view: View, owner: str, base: Explanation) -> Explanation:
     )
     found = view.check_allowed(ask) or pure.explain(view.fleet, ask, evictable=view.list_evictable())
     if isinstance(found, Refusal):
-        turn_now = base.turn if found.possible else None
-        return replace_fields(
-            base, summary=f"waiting. {as_sentence(found.message)}", waiting=describe_refusal(found), turn=turn_now
-        )
+        base = replace_fields(base, summary=f"waiting. {as_sentence(found.message)}", waiting=describe_refusal(found))
+        return base if found.possible else _without_turn(base)
     if isinstance(found, Plan):
         return _fits(view, found, base)
     near = found.refusal.detail
     held = holders.list_holders(view, found.nearest, near.verdict if isinstance(near, Shortage) else None)
     waiting = msgspec.structs.replace(describe_why(found), holders=held, free_by=_estimate_room(view, ask, found))
-    turn_now = None if waiting.hopeless else base.turn
-    return replace_fields(base, summary=f"waiting. {as_sentence(found.binding)}", waiting=waiting, turn=turn_now)
+    base = replace_fields(base, summary=f"waiting. {as_sentence(found.binding)}", waiting=waiting)
+    return _without_turn(base) if waiting.hopeless else base
+
+
+def _without_turn(base: Explanation) -> Explanation:
+    """The explanation of what waiting cannot help: no place in the queue, and no start, even if a status has one."""
+    return replace_fields(base, turn=None, estimated_start=None)
 
 
 def _estimate_room(view: View, ask: Ask, found: Why) -> str:

@@ -123,6 +123,7 @@ def _numbers(search: GangSearch, plan: GangPlan, shortfall: Shortfall) -> dict[s
     models = sorted({nodes[index[name]].shape.model for name in plan.nodes})
     return {
         "replicas": plan.replicas[shortfall.role],
+        "pods": "pod" if plan.replicas[shortfall.role] == 1 else "pods",
         "gpus": sum(seat.grant.gpus.bit_count() for seat in plan.seats),
         "models": join_words(models),
         "rate": _rate(plan),
@@ -221,7 +222,7 @@ def _reduce_replicas(gang: GangRequest, shortfall: Shortfall, fields: Fields) ->
         role = f" {shortfall.role}" if len(gang.roles) > 1 else ""
         is_counted = short.request.gpus.count and len(gang.roles) == 1 and not fields.is_pod
         count = " (count: {gpus})" if is_counted else ""
-        text = f"run {{replicas}}{role} pods instead of {shortfall.needed}{count}"
+        text = f"run {{replicas}}{role} {{pods}} instead of {shortfall.needed}{count}"
         yield ChangeKind.FEWER_REPLICAS, text, dataclasses.replace(gang, roles=roles)
 
 

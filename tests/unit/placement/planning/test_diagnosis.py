@@ -54,6 +54,11 @@ def test_a_level_too_low_is_said_with_the_smallest_step_up():
     assert texts(far)[ChangeKind.LOWER_LEVEL].startswith("drop the required level leaf (")
 
 
+def test_one_pod_is_singular():
+    refusal = racks({"s": {"a": [8, 0]}}).refuse(GangRequest.uniform(cards(8), 2, required="leaf"))
+    assert texts(refusal)[ChangeKind.FEWER_REPLICAS] == "run 1 pod instead of 2 (count: 8)"
+
+
 def test_the_words_tell_the_whole_of_it():
     refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 3, required="leaf", name="llama"))
     assert refusal.describe() == (
