@@ -385,6 +385,7 @@ def check(texts: dict[str, tuple[str, str]]) -> None:
         ("extended-resource", "insufficient example.com/nic. Request less example.com/nic, or select nodes"),
         ("big-pod", "Each pod asks for 16 GPUs; the largest node has 8"),
         ("suspended", "uspended"),
+        ("labels-of-no-node", "so every node counts as its own leaf. Correct the label in the SchedulerConfig"),
         ("incomplete-gang", "2 of 4 pods exist (kgwe.nvidia.io/gang-size: 4). Create the 2 missing pods, or lower "),
     ):
         headline = texts[name][1].splitlines()[0]

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from kgwe.apps.scheduler.planning.label_notes import LabelNotes
 from kgwe.apps.whatif import explain, words
 from kgwe.cluster import offline
 from kgwe.kube.api import core
 from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload
+from kgwe.kube.api.kgwe.schedulerconfig import SchedulerConfig, SchedulerConfigSpec, TopologyLabels, TopologyLevel
 from kgwe.kube.api.meta import Condition, ObjectMeta
 from kgwe.kube.client.informer import Change
+from kgwe.placement.planning import planner
+from kgwe.placement.refusal import Refusal
 
 if TYPE_CHECKING:
     from kgwe.cluster.offline import View
@@ -50,3 +54,31 @@ def test_a_workload_that_waiting_does_not_help_has_no_estimated_start(view: View
     text = words.text(explain.explain(view, waits))
     assert "Will not start by waiting" in text
     assert "May start" not in text
+
+
+def test_labels_that_no_node_has_are_named_before_advice_on_size(view: View) -> None:
+    levels = (TopologyLevel("leaf", ("example.com/rack",)),)
+    config = SchedulerConfig(ObjectMeta("default"), SchedulerConfigSpec(topology=TopologyLabels(levels=levels)))
+    view.state.on_config(Change("default", None, config))
+    near = {"requiredLevel": "leaf"}
+    waits = add(view, "waits", gpuRequirements={"count": 16, "topology": near}, gpusPerPod=8)
+    text = words.text(explain.explain(view, waits))
+    cause = (
+        "SchedulerConfig default: label example.com/rack is on 0 of 4 nodes, so every node counts as its own leaf."
+        " Correct the label in the SchedulerConfig."
+    )
+    assert text.startswith(f"GPUWorkload.kgwe.nvidia.io default/waits: waiting. {cause} Even with nothing running, ")
+    assert text.count(cause) == 1
+    held = planner.make_plan(view.fleet, view.asks["waits"])
+    assert isinstance(held, Refusal)
+    assert LabelNotes(view.state).add_note(view.asks["waits"], held).message.startswith(f"{cause} 0/4 leaves available")
+
+
+def test_labels_of_another_level_are_no_cause(view: View) -> None:
+    levels = (TopologyLevel("leaf", ("example.com/rack",)),)
+    config = SchedulerConfig(ObjectMeta("default"), SchedulerConfigSpec(topology=TopologyLabels(levels=levels)))
+    view.state.on_config(Change("default", None, config))
+    waits = add(view, "waits", gpuRequirements={"count": 16, "topology": {"requiredLevel": "node"}}, gpusPerPod=8)
+    told = explain.explain(view, waits)
+    assert told.summary.startswith("waiting. Even with nothing running, one node holds 1 of 2 pods")
+    assert told.problems[0].startswith("SchedulerConfig default: ")

@@ -11,6 +11,7 @@ from kgwe.apps.whatif.explanation import Best, Change, Explanation, NodeCount, T
 from kgwe.apps.whatif.parts import as_sentence, describe_plan, replace_fields
 from kgwe.cluster import names
 from kgwe.cluster.state import run_state
+from kgwe.cluster.state.missing_labels import find_missing_labels
 from kgwe.model.units.phrasing import format_count, list_names
 from kgwe.placement.gang.request import NODE
 from kgwe.placement.planning import explain as pure
@@ -66,7 +67,19 @@ def explain_waiting(view: View, owner: str, base: Explanation) -> Explanation:
     held = holders.list_holders(view, found.nearest, near.verdict if isinstance(near, Shortage) else None)
     waiting = msgspec.structs.replace(describe_why(found), holders=held, free_by=_estimate_room(view, ask, found))
     base = replace_fields(base, summary=f"waiting. {as_sentence(found.binding)}", waiting=waiting)
+    base = _lead_with_missing_labels(view, ask, found.refusal.code, base)
     return _without_turn(base) if waiting.hopeless else base
+
+
+def _lead_with_missing_labels(view: View, ask: Ask, code: Reason, base: Explanation) -> Explanation:
+    """The explanation, which names labels that no node has before all advice on size, if they are the cause."""
+    missing = find_missing_labels(view.state)
+    if missing is None or not missing.is_cause(ask, code):
+        return base
+    rest = tuple(each for each in base.problems if as_sentence(each) != missing.text)
+    return replace_fields(
+        base, summary=f"waiting. {missing.text} {base.summary.removeprefix('waiting. ')}", problems=rest
+    )
 
 
 def _without_turn(base: Explanation) -> Explanation:
