@@ -195,15 +195,15 @@ CAUSES = (
         "gpu-bandwidth",
         {**gpus(4, gpuModel="L40S", topology={"minBandwidthGBps": 500}), "gpusPerPod": 4},
         "TopologyNotMet",
-        "No node has 4 GPUs connected with at least 500 GB/s",
+        "are connected with at least 500 GB/s",
         "minBandwidthGBps",
     ),
     Cause(
         "nvlink",
         gpus(4, gpuModel="L40S", topology={"preference": "NVLinkRequired", "minBandwidthGBps": 600}),
         "TopologyNotMet",
-        "No node has 4 GPUs connected by NVLink with at least 600 GB/s",
-        "Relax topology.preference and lower topology.minBandwidthGBps",
+        "are connected by NVLink with at least 600 GB/s",
+        "Set topology.preference to NVLinkOptimal and set topology.minBandwidthGBps to",
     ),
     Cause(
         "priority-class",
