@@ -82,3 +82,51 @@ def test_labels_of_another_level_are_no_cause(view: View) -> None:
     told = explain.explain(view, waits)
     assert told.summary.startswith("waiting. Even with nothing running, one node holds 1 of 2 pods")
     assert told.problems[0].startswith("SchedulerConfig default: ")
+
+
+REJECTED = "kube-scheduler rejected node n1: "
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "counts"),
+    [
+        ("InsufficientGPU", "0/4 nodes available for 8 GPUs", True),
+        ("NodeRefused", f"{REJECTED}insufficient cpu", True),
+        ("NodeRefused", f"{REJECTED}didn't match pod affinity rules. Change podAffinity", False),
+        ("NodeRefused", f"{REJECTED}pod has unbound immediate PersistentVolumeClaims", False),
+        ("NotScheduled", "PersistentVolumeClaim dataset does not exist in namespace default. Create it", False),
+        ("PodsNotCreated", "Job created 0 of 1 pod: exceeded quota: team", True),
+        ("PodsNotCreated", "Job created 0 of 1 pod: admission webhook denied the request", False),
+        ("QuotaExceeded", "exceeded quota: team", True),
+        ("AttemptsExhausted", "3 attempts in a row failed, last: NodeRefused", False),
+    ],
+)
+def test_the_queue_counts_only_what_free_gpus_could_start(
+    view: View, reason: str, message: str, *, counts: bool
+) -> None:
+    refused = {"type": "Scheduled", "status": "False", "reason": reason, "message": message}
+    add(view, "a-first", {"conditions": [refused]}, gpuRequirements={"count": 8})
+    add(view, "b-second", gpuRequirements={"count": 8})
+    assert view.list_in_order() == (["a-first", "b-second"] if counts else ["b-second"])
+
+
+def test_an_edited_workload_counts_again(view: View) -> None:
+    refused = {"type": "Scheduled", "status": "False", "reason": "NotScheduled", "message": "no volume"}
+    add(view, "edited", {"conditions": [refused], "observedGeneration": 0}, gpuRequirements={"count": 8})
+    assert view.list_in_order() == ["edited"]
+
+
+def test_a_pod_without_its_volume_does_not_count(view: View) -> None:
+    refused = Condition(
+        "PodScheduled", "False", "Unschedulable", '0/4 nodes are available: persistentvolumeclaim "data" not found.'
+    )
+    needs = core.ResourceRequirements(limits={"nvidia.com/gpu": "8"}, requests={"nvidia.com/gpu": "8"})
+    for name, conditions in (("lacks", (refused,)), ("waits", ())):
+        pod = core.Pod(
+            ObjectMeta(name, "default", uid=name, creationTimestamp="2026-01-01T00:00:00Z"),
+            core.PodSpec(containers=(core.Container("m", resources=needs),)),
+            core.PodStatus("Pending", conditions=conditions),
+        )
+        view.state.on_pod(Change(pod.metadata.key, None, pod))
+    view.find_waiting()
+    assert view.list_in_order() == ["waits"]

@@ -40,9 +40,9 @@ _FAILED_ATTEMPTS: Final = frozenset(
         run_state.POD_REJECTED,
         run_state.NOT_SCHEDULED,
         run_state.PODS_NOT_CREATED,
+        run_state.ATTEMPTS_EXHAUSTED,
         "JobCreationFailed",
         "QuotaExceeded",
-        "AttemptsExhausted",
     }
 )
 
