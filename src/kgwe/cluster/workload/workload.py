@@ -20,6 +20,7 @@ from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.api.kgwe.warp import Priority, WarpGPUWorkload
 from kgwe.model.gpu import mig
 from kgwe.model.units import amounts
+from kgwe.model.units.phrasing import shorten
 from kgwe.placement.fleet.node import Preference
 from kgwe.placement.gang.request import NVLINK, Hardware, Segment
 from kgwe.placement.planning.ask import TopologyRequest
@@ -91,6 +92,8 @@ class Details(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NO_DETAILS: Final = Details()
+# What the CRDs allow for a message.
+_MESSAGE_CHARS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,11 +401,16 @@ def status_patch(workload: Workload, new: Status) -> dict[str, Any] | None:
 def _escape_texts(status: Status) -> Status:
     """Return the status with texts that no terminal obeys: they quote what users wrote."""
     conditions = tuple(
-        msgspec.structs.replace(each, reason=escape_line(each.reason), message=escape_text(each.message))
+        msgspec.structs.replace(each, reason=escape_line(each.reason), message=_escape_message(each.message))
         for each in status.conditions
     )
-    message, certificate = escape_text(status.message), escape_text(status.certificate)
+    message, certificate = _escape_message(status.message), _escape_message(status.certificate)
     return replace(status, message=message, conditions=conditions, certificate=certificate)
+
+
+def _escape_message(text: str) -> str:
+    """Return the text escaped, and cut again: an escaped character is six times as long."""
+    return shorten(escape_text(text), _MESSAGE_CHARS)
 
 
 def _status_body(kind: Kind, status: Status) -> dict[str, Any]:

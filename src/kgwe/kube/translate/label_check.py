@@ -41,9 +41,9 @@ class _Use(NamedTuple):
     of: int
 
     def words(self) -> str:
-        return f"{self.count()} (level {self.level.name})"
+        return f"{self.describe_count()} (level {self.level.name})"
 
-    def count(self) -> str:
+    def describe_count(self) -> str:
         keys = self.level.keys
         labels = f"label {keys[0]} is" if len(keys) == 1 else f"labels {', '.join(keys)} are"
         return f"{labels} on {self.nodes} of {self.of} nodes"
@@ -91,7 +91,7 @@ def _describe_missing(config: TopologyLabels, absent: Sequence[_Use], nodes: Seq
         for use in _network_levels([_count_use(level, nodes) for level in domain_labels.get_preset(found).levels])
     )
     shown = absent if config.levels else absent[:1]
-    counts = "; ".join(use.count() if len(shown) == 1 else use.words() for use in shown)
+    counts = "; ".join(use.describe_count() if len(shown) == 1 else use.words() for use in shown)
     names = join_words([use.level.name for use in shown])
     many = "label" if sum(len(use.level.keys) for use in shown) == 1 else "labels"
     fix = f"Correct the {many} in the SchedulerConfig"

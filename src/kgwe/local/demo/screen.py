@@ -69,7 +69,7 @@ def _build_workload_table(view: View, rows: int) -> Table:
         phase_name = seen.phase or Phase.PENDING
         phase = Text(phase_name, style=_PHASE_STYLE.get(phase_name, ""))
         since = f"{time.monotonic() - seen.since:.0f} s"
-        cells = (seen.name, seen.kind, seen.gpus, phase, since, seen.node or "-", seen.message)
+        cells: list[str | Text] = [seen.name, seen.kind, seen.gpus, phase, since, seen.node or "-", seen.message]
         table.add_row(*map(_make_cell, cells))
     if is_full:
         table.add_row(f"+{len(view.seen) - rows + 1} more", *[""] * 5, "kgwe local kubectl -- get gw,gpuw -A lists all")

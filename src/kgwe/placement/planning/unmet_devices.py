@@ -169,7 +169,8 @@ def _name_other_gpus(case: Case) -> list[str]:
     other = replace(other, cpu_milli=0, memory_bytes=0)
     numbers = np.flatnonzero(fitter.check_empty_nodes(other) == FitStatus.FITS).tolist()
     shapes = [fitter.snapshot.nodes[number].shape for number in numbers]
-    names = sorted({shape.model if request.model else shape.architecture for shape in shapes} - {""})
+    known = (shape.model if request.model else shape.architecture for shape in shapes)
+    names = sorted({name for name in known if name})
     field = fields.model if request.model else fields.architecture
     return [f"set {field} to {join_words(names[:LISTED], 'or')}, which meets it"] if names else []
 

@@ -9,7 +9,8 @@ import pytest
 
 from kgwe.cluster.workload import scheduler_policy as policy
 from kgwe.cluster.workload.workload import from_kgwe
-from kgwe.kube.api.kgwe.gpuworkload import GPURequirements, GPUWorkload, GPUWorkloadSpec
+from kgwe.kube.api.kgwe.gpu_requirements import GPURequirements
+from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload, GPUWorkloadSpec
 from kgwe.kube.api.kgwe.schedulerconfig import NodeWeights, SchedulerConfig, SchedulerConfigSpec, TopologyConstraints
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.model.units import quantity
