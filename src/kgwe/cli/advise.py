@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import App, Parameter
 
+from kgwe import terminal
 from kgwe.apps.advisor import judge, main
-from kgwe.cli import terminal
 from kgwe.cluster import offline
 from kgwe.kube.client.client import KubeClient
 from kgwe.model.units.phrasing import format_count

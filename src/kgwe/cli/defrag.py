@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.apps.defrag import execution, proposal
 from kgwe.apps.defrag.proposal import NoMoves, Proposal, Terms
-from kgwe.cli import terminal
 from kgwe.cluster import offline
 from kgwe.kube.client.client import KubeClient
 from kgwe.model.units import quantity

@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.live import Live
 
-from kgwe.cli import terminal
+from kgwe import terminal
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.demo import demo, screen
 from kgwe.local.host import progress

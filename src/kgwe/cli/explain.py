@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.apps.whatif import explain as app_explain
 from kgwe.apps.whatif import limited, words
 from kgwe.apps.whatif import subject as subjects
 from kgwe.apps.whatif.explanation import Explanation
-from kgwe.cli import subject_name, terminal
+from kgwe.cli import subject_name
 from kgwe.cluster import offline
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import Forbidden, KubeClient

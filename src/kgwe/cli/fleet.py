@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe.cli import terminal
+from kgwe import terminal
 from kgwe.hardware.dcgm import metrics as dcgm
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient

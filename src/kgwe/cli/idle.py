@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import errors
-from kgwe.cli import terminal
+from kgwe import errors, terminal
 from kgwe.cluster.suspension import idle_rows, named_owners
 from kgwe.cluster.suspension.suspender import Outcome, Result, Suspender
 from kgwe.kube.client.client import KubeClient

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import text_files
-from kgwe.cli import terminal
+from kgwe import terminal, text_files
 from kgwe.errors import KgweError, NotFound
 from kgwe.local.cluster import components, logs, startup, status
 from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kgwe.cli import terminal
+from kgwe import terminal
 from kgwe.errors import KgweError, Unreachable
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import errors
-from kgwe.cli import optimizer_access, terminal
+from kgwe import errors, terminal
+from kgwe.cli import optimizer_access
 from kgwe.cli.optimizer_access import Address, Certificates  # noqa: TC001 - read by cyclopts when it runs
 from kgwe.model.units import quantity
 

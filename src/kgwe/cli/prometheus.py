@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe.cli import terminal
+from kgwe import terminal
 from kgwe.local.cluster.cluster import LocalCluster
 from kgwe.local.host import progress
 from kgwe.local.prometheus import server

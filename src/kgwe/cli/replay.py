@@ -12,10 +12,9 @@ from cyclopts import App
 from rich.console import Console
 from rich.table import Table
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.apps.scheduler.main import load_choosers
 from kgwe.apps.scheduler.recording.files import files
-from kgwe.cli import terminal
 from kgwe.kube.api import timestamp
 from kgwe.records import decisions
 from kgwe.sim import replay

@@ -10,8 +10,7 @@ import msgspec
 import yaml
 from cyclopts import App, Parameter
 
-from kgwe import errors, text_files
-from kgwe.cli import terminal
+from kgwe import errors, terminal, text_files
 from kgwe.hardware.mps import control
 from kgwe.model.units import amounts
 from kgwe.sharing import timeslicing

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from cyclopts import App, Parameter
 
-from kgwe import errors, text_files
-from kgwe.cli import terminal
+from kgwe import errors, terminal, text_files
 from kgwe.model.gpu import bandwidth, catalog, drawing, machine_text
 from kgwe.model.simfleet import suggestion
 

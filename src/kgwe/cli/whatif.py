@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.apps.whatif import subject as subjects
 from kgwe.apps.whatif import words
 from kgwe.apps.whatif.scenario import Scenario
-from kgwe.cli import subject_name, terminal
+from kgwe.cli import subject_name
 from kgwe.cluster import offline
 from kgwe.kube.api import core, timestamp
 from kgwe.kube.client import manifests

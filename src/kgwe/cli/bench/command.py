@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from kgwe import terminal
 from kgwe.bench import report
-from kgwe.cli import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
-from kgwe.cli import terminal
+from kgwe import terminal
 from kgwe.cli.bench.command import INTERRUPTED, Json, complain, show
 from kgwe.local.host import progress
 

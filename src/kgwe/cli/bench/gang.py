@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from kgwe.cli import terminal
+from kgwe import terminal
 from kgwe.cli.bench.command import INTERRUPTED, Json, complain, show
 from kgwe.local.host import progress
 

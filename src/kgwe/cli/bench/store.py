@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from kgwe import errors
-from kgwe.cli import terminal
+from kgwe import errors, terminal
 from kgwe.cli.bench.command import INTERRUPTED, Json, show
 
 app = App(

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from cyclopts import App, Parameter
 
-from kgwe.cli import terminal
+from kgwe import terminal
 from kgwe.cli.cost import ledger_access
 from kgwe.cli.cost.cost import Output  # noqa: TC001 - read by cyclopts when it runs
 from kgwe.cli.cost.ledger_access import Store  # noqa: TC001 - read by cyclopts when it runs

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import errors
-from kgwe.cli import terminal
+from kgwe import errors, terminal
 from kgwe.cli.processes import agent_text
 
 if TYPE_CHECKING:

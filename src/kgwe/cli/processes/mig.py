@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
+from kgwe import terminal
 from kgwe.apps.mig import main as process
 from kgwe.apps.mig import settings
-from kgwe.cli import terminal
 from kgwe.cli.processes import flags  # noqa: TC001 - read by cyclopts when it runs
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient

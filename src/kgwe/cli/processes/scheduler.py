@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
+from kgwe import terminal
 from kgwe.apps.scheduler import main as process
 from kgwe.apps.scheduler import settings, signing_key
-from kgwe.cli import terminal
 from kgwe.cli.processes import flags  # noqa: TC001 - read by cyclopts when it runs
 from kgwe.cluster.workload.signatures import Signer
 from kgwe.kube.client.client import KubeClient

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from cyclopts import App
 
-from kgwe import errors
-from kgwe.cli import terminal
+from kgwe import errors, terminal
 from kgwe.cli.bench.command import INTERRUPTED, Json, show
 from kgwe.local.host import progress
 
