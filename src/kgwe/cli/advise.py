@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import App, Parameter
 
+from kgwe import terminal
 from kgwe.apps.advisor import judge, main
 from kgwe.cluster import offline
 from kgwe.kube.client.client import KubeClient
@@ -75,9 +76,9 @@ def advise(
         return 0
     told = asyncio.run(_advise_once(kubeconfig, namespace, top))
     if json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
+        terminal.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
     else:
-        sys.stdout.write("\n".join(_format_report(told)) + "\n")
+        terminal.write("\n".join(_format_report(told)) + "\n")
     return 0
 
 
@@ -97,7 +98,7 @@ async def _watch(kubeconfig: Path | None, address: str, *, as_json: bool) -> Non
 
 def _print_line(judged: Judged) -> None:
     if judged.regret is not None:
-        sys.stdout.write(msgspec.json.encode(judge.describe_offender(judged)).decode() + "\n")
+        terminal.write(msgspec.json.encode(judge.describe_offender(judged)).decode() + "\n")
         sys.stdout.flush()
 
 

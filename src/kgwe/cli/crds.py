@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.kube.crd import definitions, reference_docs
 
 if TYPE_CHECKING:
@@ -68,9 +67,9 @@ def run(
     elif output:
         _write(files, output)
     elif docs or format == "json":
-        sys.stdout.write("".join(files.values()))
+        terminal.write("".join(files.values()))
     else:
-        sys.stdout.write("---\n".join(files.values()))
+        terminal.write("---\n".join(files.values()))
 
 
 def _choose(names: tuple[str, ...]) -> list[type[schema.CustomObject]]:
@@ -102,7 +101,7 @@ def _write(files: dict[str, str], directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (directory / name).write_text(text, encoding="utf-8")
-        sys.stdout.write(f"{directory / name}\n")
+        terminal.write(f"{directory / name}\n")
 
 
 def _check(files: dict[str, str], directory: Path, *, whole: bool) -> None:
@@ -120,4 +119,4 @@ def _check(files: dict[str, str], directory: Path, *, whole: bool) -> None:
     if problems:
         again = "kgwe crds --docs" if DOCS_FILE in files else "kgwe crds"
         raise errors.Permanent("; ".join(problems) + f"; run `{again} --output {directory}` and commit the result")
-    sys.stdout.write(f"{directory} is up to date\n")
+    terminal.write(f"{directory} is up to date\n")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.apps.defrag import execution, proposal
 from kgwe.apps.defrag.proposal import NoMoves, Proposal, Terms
 from kgwe.cluster import offline
@@ -88,7 +88,7 @@ def plan(
             return proposal.propose(await offline.read(client), name, terms)
 
     answer = asyncio.run(ask())
-    sys.stdout.write(proposal.to_text(answer) if output == "text" else _encode(answer, output))
+    terminal.write(proposal.to_text(answer) if output == "text" else _encode(answer, output))
     return 0 if isinstance(answer, Proposal) else 1
 
 
@@ -147,28 +147,28 @@ async def _apply(
     async with KubeClient.connect(kubeconfig, field_manager="kgwe-defrag") as client:
         answer = proposal.propose(await offline.read(client), name, terms)
         if isinstance(answer, NoMoves):
-            sys.stdout.write(proposal.to_text(answer) if output == "text" else _encode(answer, output))
+            terminal.write(proposal.to_text(answer) if output == "text" else _encode(answer, output))
             return 1
-        sys.stderr.write(proposal.to_text(answer))
+        terminal.write_error(proposal.to_text(answer))
         if not yes and not await asyncio.to_thread(_is_confirmed, len(answer.moves)):
-            sys.stderr.write("No pod was moved. Pass --yes to move the pods.\n")
+            terminal.write_error("No pod was moved. Pass --yes to move the pods.\n")
             return 0
         for node in await execution.remove_leftovers(client):
-            sys.stderr.write(f"Removed the taint that an interrupted run left on {node}\n")
+            terminal.write_error(f"Removed the taint that an interrupted run left on {node}\n")
         run = execution.Execution(client, answer, timeout_s, _print_progress)
         outcome = await run.run()
-    sys.stdout.write(execution.to_text(outcome) if output == "text" else _encode(outcome, output))
+    terminal.write(execution.to_text(outcome) if output == "text" else _encode(outcome, output))
     return 0 if outcome.started else 1
 
 
 def _print_progress(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    terminal.write_error(f"{text}\n")
 
 
 def _is_confirmed(moves: int) -> bool:
     if not sys.stdin.isatty():
         return False
-    sys.stderr.write(f"Move {moves} pods? [y/N] ")
+    terminal.write_error(f"Move {moves} pods? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

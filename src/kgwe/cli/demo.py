@@ -14,6 +14,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.live import Live
 
+from kgwe import terminal
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.demo import demo, screen
 from kgwe.local.host import progress
@@ -108,7 +109,7 @@ class _Demo:
                     task.cancel()
         if self._once:
             elapsed_s = time.monotonic() - self._started
-            print(f"All {len(demo.SAMPLES)} samples reached their expected phase in {elapsed_s:.1f} s.")  # noqa: T201 - the command's output
+            terminal.write(f"All {len(demo.SAMPLES)} samples reached their expected phase in {elapsed_s:.1f} s.\n")
 
 
 async def _show_screen(view: demo.View, name: str, endpoints: demo.Endpoints, started: float) -> None:
@@ -124,4 +125,5 @@ async def _show_screen(view: demo.View, name: str, endpoints: demo.Endpoints, st
 def _print_phase(started: float, seen: demo.Seen) -> None:
     where = f" on {seen.node}" if seen.node else ""
     text = f"{time.monotonic() - started:7.1f} s  {seen.kind}/{seen.name}: {seen.phase}{where}  {seen.message}"
-    print(text, flush=True)  # noqa: T201 - the command's output
+    terminal.write(f"{text}\n")
+    sys.stdout.flush()

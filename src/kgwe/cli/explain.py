@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.apps.whatif import explain as app_explain
 from kgwe.apps.whatif import limited, words
 from kgwe.apps.whatif import subject as subjects
@@ -72,7 +71,7 @@ def explain(
     """
     logs.configure(level="error")
     told = asyncio.run(_explain(subject_name.parse_name(name, namespace, kind), kubeconfig))
-    sys.stdout.write(_format_explanation(told, output))
+    terminal.write(_format_explanation(told, output))
     return 0
 
 

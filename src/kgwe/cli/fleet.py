@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
+from kgwe import terminal
 from kgwe.hardware.dcgm import metrics as dcgm
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
@@ -337,5 +338,5 @@ def _format_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+    terminal.write(f"{text}\n")
     sys.stdout.flush()

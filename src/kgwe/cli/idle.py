@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.cluster.suspension import idle_rows, named_owners
 from kgwe.cluster.suspension.suspender import Outcome, Result, Suspender
 from kgwe.kube.client.client import KubeClient
@@ -80,8 +79,8 @@ def list_idle(
 
     rows, hidden = asyncio.run(read())
     if hidden:
-        sys.stderr.write(f"kgwe: not listed, because you may not read them: {', '.join(hidden)}\n")
-    sys.stdout.write(print_rows(rows, output))
+        terminal.write_error(f"kgwe: not listed, because you may not read them: {', '.join(hidden)}\n")
+    terminal.write(print_rows(rows, output))
     return 0
 
 
@@ -159,7 +158,7 @@ def _report(outcome: Outcome) -> int:
     """Print what was done; an error if nothing was."""
     if outcome.result is Result.REFUSED:
         raise errors.Permanent(outcome.message)
-    sys.stdout.write(f"{outcome.message}\n")
+    terminal.write(f"{outcome.message}\n")
     return 0
 
 

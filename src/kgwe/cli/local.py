@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import text_files
+from kgwe import terminal, text_files
 from kgwe.errors import KgweError, NotFound
 from kgwe.local.cluster import components, logs, startup, status
 from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
@@ -269,12 +269,12 @@ def _supervise(cluster: LocalCluster, *, keep_data: bool) -> int:
         _print("Watching the cluster. Press Ctrl-C to stop watching; the cluster keeps running.")
         dead = supervisor.watch()
         if dead is not None:
-            sys.stderr.write(_describe_exit(dead))
+            terminal.write_error(_describe_exit(dead))
         return 0 if dead is None else 1
     _print("Press Ctrl-C to stop.")
     dead = supervisor.watch()
     if dead is not None:
-        sys.stderr.write(f"{_describe_exit(dead)}Stopping the other components; data and logs are kept.\n")
+        terminal.write_error(f"{_describe_exit(dead)}Stopping the other components; data and logs are kept.\n")
     with progress.for_stream().step(f"Stopping local cluster {cluster.name!r}"):
         cluster.stop(remove=dead is None and not keep_data)
     return 0 if dead is None else 1
@@ -347,5 +347,5 @@ def _read_file(path: Path) -> str:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+    terminal.write(f"{text}\n")
     sys.stdout.flush()

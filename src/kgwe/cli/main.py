@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kgwe import terminal
 from kgwe.errors import KgweError, Unreachable
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if exc.filename is not None or exc.errno not in _OUTPUT_ERRORS:
             raise
         _discard_output()
-        sys.stderr.write(f"kgwe: cannot write the output: {exc.strerror}\n")
+        terminal.write_error(f"kgwe: cannot write the output: {exc.strerror}\n")
         sys.exit(1)
 
 
@@ -97,18 +98,18 @@ def _discard_output() -> None:
 
 def _run(arguments: list[str]) -> None:
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
-        sys.stdout.write(overview())
+        terminal.write(overview())
         return
     if arguments[0] == "--version":
-        sys.stdout.write(f"kgwe {_version()}\n")
+        terminal.write(f"kgwe {_version()}\n")
         return
     try:
         build_app()(order_arguments(arguments))
     except Unreachable as exc:
-        sys.stderr.write(f"kgwe: {exc}: {_REACH_HINT}\n")
+        terminal.write_error(f"kgwe: {exc}: {_REACH_HINT}\n")
         sys.exit(1)
     except KgweError as exc:
-        sys.stderr.write(f"kgwe: {exc}\n")
+        terminal.write_error(f"kgwe: {exc}\n")
         sys.exit(1)
 
 

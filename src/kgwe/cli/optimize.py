@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.cli import optimizer_access
 from kgwe.cli.optimizer_access import Address, Certificates  # noqa: TC001 - read by cyclopts when it runs
 from kgwe.model.units import quantity
@@ -68,7 +67,7 @@ def optimize(
         raise errors.Permanent(f"--min-waste-score {min_waste_score:g}: expected a number from 0 to 100")
     request = ("" if all_namespaces else namespace, min_waste_score, _parse_lookback(lookback))
     reply = asyncio.run(_ask(optimizer, certificates, request))
-    sys.stdout.write(_format(reply) if output == "text" else _encode(describe_reply(reply), output))
+    terminal.write(_format(reply) if output == "text" else _encode(describe_reply(reply), output))
     return 0
 
 

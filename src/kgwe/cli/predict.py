@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.cli import optimizer_access
 from kgwe.cli.optimizer_access import Address, Certificates  # noqa: TC001 - read by cyclopts when it runs
 from kgwe.kube.client import manifests
@@ -65,7 +64,7 @@ def predict(
         raise errors.Permanent(f"{file} has no manifests")
     found = asyncio.run(_ask(optimizer, certificates, workloads))
     answer = [describe_prediction(workload, each) for workload, each in zip(workloads, found, strict=True)]
-    sys.stdout.write(_format(answer) if output == "text" else _encode(answer, output))
+    terminal.write(_format(answer) if output == "text" else _encode(answer, output))
     return 0
 
 
@@ -89,7 +88,7 @@ def demand(
         Output format.
     """
     answer = describe_demand(asyncio.run(_ask_demand(optimizer, certificates, model)))
-    sys.stdout.write(format_demand(answer) if output == "text" else _encode(answer, output))
+    terminal.write(format_demand(answer) if output == "text" else _encode(answer, output))
     return 0
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import Annotated, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 
+from kgwe import terminal
 from kgwe.local.cluster.cluster import LocalCluster
 from kgwe.local.host import progress
 from kgwe.local.prometheus import server
@@ -41,7 +41,7 @@ def up(*, name: Name = "kgwe", version_line: Literal[2, 3] | None = None, interv
     """
     cluster = LocalCluster.attach(name)
     url = server.start(cluster, line=version_line, interval_s=interval_s, progress=progress.for_stream())
-    sys.stdout.write(f"Prometheus is ready at {url}\n  export PROMETHEUS_URL={url}\n")
+    terminal.write(f"Prometheus is ready at {url}\n  export PROMETHEUS_URL={url}\n")
     return 0
 
 
@@ -49,7 +49,7 @@ def up(*, name: Name = "kgwe", version_line: Literal[2, 3] | None = None, interv
 def down(*, name: Name = "kgwe") -> int:
     """Stop Prometheus. Its data stays until the cluster is removed."""
     cluster = LocalCluster.attach(name)
-    sys.stdout.write("Prometheus is stopped.\n" if server.stop(cluster) else "Prometheus does not run.\n")
+    terminal.write("Prometheus is stopped.\n" if server.stop(cluster) else "Prometheus does not run.\n")
     return 0
 
 
@@ -58,11 +58,11 @@ def status(*, name: Name = "kgwe", output: Output = "table") -> int:
     """Show whether Prometheus runs and how many targets respond. Exit code 0 if it runs, 1 otherwise."""
     found = server.examine(LocalCluster.attach(name))
     if output == "json":
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(asdict(found)), indent=2).decode() + "\n")
+        terminal.write(msgspec.json.format(msgspec.json.encode(asdict(found)), indent=2).decode() + "\n")
     elif found.problem:
-        sys.stdout.write(f"Prometheus {found.problem}.\n")
+        terminal.write(f"Prometheus {found.problem}.\n")
     else:
-        sys.stdout.write(
+        terminal.write(
             f"Prometheus {found.version} runs at {found.url} (pid {found.pid}):"
             f" {found.targets_up} targets respond, {found.targets_down} do not\n"
         )

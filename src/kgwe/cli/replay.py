@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,13 @@ from cyclopts import App
 from rich.console import Console
 from rich.table import Table
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.apps.scheduler.main import load_choosers
 from kgwe.apps.scheduler.recording.files import files
 from kgwe.kube.api import timestamp
 from kgwe.records import decisions
 from kgwe.sim import replay
+from kgwe.visible_text import escape_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,7 +157,8 @@ def _compare(outcomes: Iterator[Outcome], policy: str, show: int, *, as_json: bo
     console.print(f"{found.decisions:,} decisions, each in its recorded state\n", highlight=False)
     console.print(table)
     for outcome in found.changed:
-        console.print(f"  {_format_name(outcome)}: {outcome.difference}", highlight=False, markup=False, soft_wrap=True)
+        line = escape_text(f"  {_format_name(outcome)}: {outcome.difference}")
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     more = found.moved + found.placed + found.refused - len(found.changed)
     if more > 0:
         console.print(f"  and {more:,} more (use --show)", highlight=False)
@@ -225,4 +226,4 @@ def _print_json(value: Any) -> None:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    terminal.write(text + "\n")

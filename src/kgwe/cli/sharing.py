@@ -10,7 +10,7 @@ import msgspec
 import yaml
 from cyclopts import App, Parameter
 
-from kgwe import errors, text_files
+from kgwe import errors, terminal, text_files
 from kgwe.hardware.mps import control
 from kgwe.model.units import amounts
 from kgwe.sharing import timeslicing
@@ -172,7 +172,7 @@ def check(file: Path) -> None:
     for name, _ in sharing.replicas:
         [(shown, count)] = timeslicing.offered_resources(sharing, {timeslicing.full_name(name): 1}).items()
         many = "" if sharing.refuses_many else "; a pod may request several"
-        sys.stdout.write(f"{sharing.method}: each {name} is advertised as {count} {shown}{many}\n")
+        terminal.write(f"{sharing.method}: each {name} is advertised as {count} {shown}{many}\n")
 
 
 def _parse_resources(given: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
@@ -194,10 +194,10 @@ def _print(sharing: Sharing, config_map: str, key: str, namespace: str, output: 
 
 def _write(made: dict[str, Any], output: str) -> None:
     if output == "json":
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(made)).decode() + "\n")
+        terminal.write(msgspec.json.format(msgspec.json.encode(made)).decode() + "\n")
     else:
         yaml.add_representer(str, _as_block_text, Dumper=yaml.SafeDumper)
-        sys.stdout.write(yaml.safe_dump(made, sort_keys=False))
+        terminal.write(yaml.safe_dump(made, sort_keys=False))
 
 
 def _as_block_text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:

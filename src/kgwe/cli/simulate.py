@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,7 +12,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.local.fleet import models
 from kgwe.model.simfleet import inventory
 from kgwe.placement.fleet.node import GPU_MILLI
@@ -30,6 +29,7 @@ from kgwe.sim.report import fill as filling
 from kgwe.sim.report import html_page as page
 from kgwe.sim.report import report
 from kgwe.sim.traces import generate, loaders, openb, recorded
+from kgwe.visible_text import escape_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -189,7 +189,7 @@ def simulate(
                 oversubscription=_parse_ratios(oversubscription),
             )
     except KeyboardInterrupt:
-        sys.stderr.write("kgwe: interrupted; no report was written.\n")
+        terminal.write_error("kgwe: interrupted; no report was written.\n")
         return 128 + signal.SIGINT
     found = report.Report(
         params={
@@ -224,7 +224,7 @@ def _fill(chosen: _Chosen, names: Sequence[str], seeds: Sequence[int], output: s
                 runs.append(filling.fill(experiment, registry.find_policy(name), seed=seed))
             means.append(filling.mean(name, runs))
     if output == "json":
-        sys.stdout.write(filling.to_json(trace.name, seeds, means) + "\n")
+        terminal.write(filling.to_json(trace.name, seeds, means) + "\n")
     else:
         Console().print(filling.to_table(trace.name, seeds, means))
     return 0
@@ -252,17 +252,17 @@ def _print_report(found: report.Report, output: str, html: Path | None) -> None:
             html.write_text(page.render(found), encoding="utf-8")
         except OSError as exc:
             raise errors.Permanent(f"cannot write the report: {exc}") from exc
-        sys.stderr.write(f"Report: {html}\n")
+        terminal.write_error(f"Report: {html}\n")
     if output == "json":
-        sys.stdout.write(report.to_json(found) + "\n")
+        terminal.write(report.to_json(found) + "\n")
         return
     console = Console()
     params = found.params
-    console.print(
+    summary = (
         f"{params['jobs']:,} jobs ({params['workload']}) on {params['nodes']:,} nodes, {params['GPUs']:,} GPUs"
-        f" ({params['fleet']}), seed {params['seed']}\n",
-        highlight=False,
+        f" ({params['fleet']}), seed {params['seed']}\n"
     )
+    console.print(escape_text(summary), highlight=False, markup=False)
     table = report.to_table(found)
     # Keep long lines in a file or pipe. On a narrow terminal wrapped lines lose less than truncated cells.
     console.width = max(

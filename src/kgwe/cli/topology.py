@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from cyclopts import App, Parameter
 
-from kgwe import errors, text_files
+from kgwe import errors, terminal, text_files
 from kgwe.model.gpu import bandwidth, catalog, drawing, machine_text
 from kgwe.model.simfleet import suggestion
 
@@ -67,15 +67,15 @@ def topology(
     if svg is not None:
         _write(svg, drawing.to_svg(wiring, called))
     if fleet:
-        sys.stdout.write(suggestion.to_yaml(wiring, name=called, gpu=catalog.find_model(gpu) if gpu else None))
+        terminal.write(suggestion.to_yaml(wiring, name=called, gpu=catalog.find_model(gpu) if gpu else None))
     elif output == "text":
-        sys.stdout.write(drawing.to_text(wiring))
+        terminal.write(drawing.to_text(wiring))
         guess = "" if gpu else f" (the GPU is probably {suggestion.guess_gpu(wiring).name}; set it with --gpu)"
-        sys.stderr.write(f"To print a fleet model of such machines: kgwe topology {file} --fleet{guess}\n")
+        terminal.write_error(f"To print a fleet model of such machines: kgwe topology {file} --fleet{guess}\n")
     elif output == "json":
-        sys.stdout.write(json.dumps(_to_data(wiring), indent=2) + "\n")
+        terminal.write(json.dumps(_to_data(wiring), indent=2) + "\n")
     else:
-        sys.stdout.write(yaml.safe_dump(_to_data(wiring), sort_keys=False, default_flow_style=None, width=120))
+        terminal.write(yaml.safe_dump(_to_data(wiring), sort_keys=False, default_flow_style=None, width=120))
     return 0
 
 
@@ -95,7 +95,7 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
         raise errors.Permanent(f"cannot write {path}: {exc.strerror}") from exc
-    sys.stderr.write(f"Drawing: {path}\n")
+    terminal.write_error(f"Drawing: {path}\n")
 
 
 def _to_data(wiring: Wiring) -> dict[str, Any]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.apps.whatif import subject as subjects
 from kgwe.apps.whatif import words
 from kgwe.apps.whatif.scenario import Scenario
@@ -108,9 +107,9 @@ def whatif(
 
     told = asyncio.run(ask())
     if output == "json":
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
+        terminal.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
     else:
-        sys.stdout.write(words.what_if(told))
+        terminal.write(words.what_if(told))
     return 0 if told.all_start else 1
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kgwe import errors
 from kgwe.cluster import names
 from kgwe.cluster.gangs.leader_actions import LeaderActions
-from kgwe.cluster.state import prerequisites
+from kgwe.cluster.state import prerequisites, refusal_text, run_state
 from kgwe.cluster.state.cluster_state import ClusterState, selector_of
 from kgwe.cluster.state.running_view import RunningView
 from kgwe.cluster.workload import scheduler_policy as policy
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.gangs.external_gangs import ExternalGangs
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.api import core
+    from kgwe.kube.api.meta import Condition
     from kgwe.kube.api.resources import Resource
     from kgwe.kube.client.client import KubeClient
     from kgwe.placement.disruption.running import Running
@@ -59,6 +60,8 @@ OWN: Final[tuple[Resource[Any], ...]] = (
 _HOPELESS: Final = frozenset(
     {Reason.TOO_LARGE, Reason.NOT_OFFERED, Reason.NO_MATCHING_NODE, Reason.UNKNOWN_LEVEL, Reason.UNKNOWN_STRATEGY}
 )
+# Condition reasons of workloads that had a place and did not start, for causes that no free GPU cures.
+_REPAIRS: Final = frozenset({run_state.NOT_SCHEDULED, run_state.ATTEMPTS_EXHAUSTED})
 _ARRIVALS: Final = 1_000_000
 _NAMESPACED: Final = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD, resources.RESOURCE_CLAIM)
 
@@ -182,16 +185,29 @@ class View:
         return group.members if group is not None else ()
 
     def list_in_order(self) -> list[str]:
-        """Owners of waiting workloads that could start, in queue order.
+        """Owners of waiting workloads that free GPUs could start, in queue order.
 
         Creation times have whole seconds; among workloads of one second the older resource version goes first.
         """
         queue = Queue()
         arrived = sorted(self.asks.values(), key=lambda ask: (ask.since, self._version_of(ask.owner)))
-        for number, ask in enumerate(ask for ask in arrived if not self.is_hopeless(ask)):
+        for number, ask in enumerate(ask for ask in arrived if not self._is_out_of_turn(ask)):
             since_s = timestamp.epoch_seconds(ask.since) + number / _ARRIVALS
             queue.put(workload_from_ask(ask, self.fleet.fitter, since_s))
         return [work.key for work in queue.iterate_in_order(self.held_by_namespace())]
+
+    def _is_out_of_turn(self, ask: Ask) -> bool:
+        return self.is_hopeless(ask) or self._needs_repair(ask.owner)
+
+    def _needs_repair(self, owner: str) -> bool:
+        """Whether it had a place, and could not start for a cause that other workloads' ends do not cure."""
+        workload = self.state.find_workload(owner)
+        if workload is None:
+            said = (run_state.scheduler_refusal(pod) for pod in self.state.owners.pods(owner))
+            return any(refusal_text.find_missing_volume(each.message) for each in said if each is not None)
+        if workload.status.observed_generation != workload.meta.generation:
+            return False
+        return any(_is_repair(each) for each in workload.status.conditions if each.status == "False")
 
     def is_hopeless(self, ask: Ask) -> bool:
         """Whether waiting cannot help: no node could run a pod of it, or the scheduler wrote so."""
@@ -245,6 +261,15 @@ class View:
             budget = budgets.budget_of_all(pods)
             if budget is not None and not any(pod.metadata.deletionTimestamp for pod in pods):
                 yield replace(each, name=self.state.owners.title(each.name), budget=budget)
+
+
+def _is_repair(said: Condition) -> bool:
+    if said.reason == run_state.NODE_REFUSED:
+        return refusal_text.needs_repair(said.message)
+    if said.reason == run_state.PODS_NOT_CREATED:
+        # Other workloads give quota back when they end.
+        return "exceeded quota" not in said.message
+    return said.reason in _REPAIRS
 
 
 def is_gpu_pod(pod: core.Pod) -> bool:

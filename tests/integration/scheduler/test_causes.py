@@ -195,15 +195,15 @@ CAUSES = (
         "gpu-bandwidth",
         {**gpus(4, gpuModel="L40S", topology={"minBandwidthGBps": 500}), "gpusPerPod": 4},
         "TopologyNotMet",
-        "No node has 4 GPUs connected with at least 500 GB/s",
+        "are connected with at least 500 GB/s",
         "minBandwidthGBps",
     ),
     Cause(
         "nvlink",
         gpus(4, gpuModel="L40S", topology={"preference": "NVLinkRequired", "minBandwidthGBps": 600}),
         "TopologyNotMet",
-        "No node has 4 GPUs connected by NVLink with at least 600 GB/s",
-        "Relax topology.preference and lower topology.minBandwidthGBps",
+        "are connected by NVLink with at least 600 GB/s",
+        "Set topology.preference to NVLinkOptimal and set topology.minBandwidthGBps to",
     ),
     Cause(
         "priority-class",
@@ -385,6 +385,7 @@ def check(texts: dict[str, tuple[str, str]]) -> None:
         ("extended-resource", "insufficient example.com/nic. Request less example.com/nic, or select nodes"),
         ("big-pod", "Each pod asks for 16 GPUs; the largest node has 8"),
         ("suspended", "uspended"),
+        ("labels-of-no-node", "so every node counts as its own leaf. Correct the label in the SchedulerConfig"),
         ("incomplete-gang", "2 of 4 pods exist (kgwe.nvidia.io/gang-size: 4). Create the 2 missing pods, or lower "),
     ):
         headline = texts[name][1].splitlines()[0]

@@ -55,8 +55,8 @@ async def test_a_config_that_names_absent_labels_says_so(bed: Bed, settings: Cal
 
     said = await ready(bed, "False")
     assert said.reason == "LabelNotFound"
-    assert said.message.startswith("label example.com/rack is on 0 of 2 nodes (level leaf)")
-    assert "the labels of preset topograph are there" in said.message
+    assert said.message.startswith("label example.com/rack is on 0 of 2 nodes, so every node counts as its own leaf")
+    assert "set preset topograph, whose labels the nodes have" in said.message
     await until(lambda: events_on(bed, "default", "LabelNotFound"))
     seen = await offline.read(bed.client)
     told = explain.explain(seen, subject.find(seen, "w", "default"))

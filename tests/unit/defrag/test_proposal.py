@@ -43,7 +43,7 @@ def test_nothing_waits(view: offline.View) -> None:
         (
             {"gpuRequirements": {"count": 4, "topology": {"preference": "NVLinkRequired"}}},
             "TopologyNotMet",
-            "Relax topology.preference.",
+            "Set topology.preference to NVLinkOptimal.",
         ),
     ],
 )

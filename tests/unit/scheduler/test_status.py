@@ -103,6 +103,13 @@ def test_an_edit_starts_the_count_of_errors_afresh():
     assert phases.pending_status(workload(retry_count=2, observed_generation=2), "TooLarge", "", "t1").retry_count == 2
 
 
+@pytest.mark.parametrize("possible", [True, False])
+def test_a_start_is_estimated_only_where_waiting_helps(possible):
+    held = Refusal(Reason.TOO_LARGE, "too large", possible=possible)
+    status = phases.waiting_status(workload(), held, "t1", ("t2", "t3"))
+    assert status.estimate == (("t2", "t3") if possible else None)
+
+
 def test_messages_are_cut_to_what_the_api_server_takes():
     status = phases.pending_status(workload(), "TooLarge", "x" * 100_000, "t1")
     assert len(status.message) == len(status.conditions[0].message) == 1024

@@ -12,6 +12,7 @@ from kgwe.cluster import offline
 from kgwe.cluster.workload.workload import from_kgwe
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import Forbidden
+from kgwe.placement.fleet.constraints import Constraints
 from kgwe.placement.fleet.node import Gpus, Request, SpotPolicy
 from kgwe.placement.gang.request import GangRequest, Hardware
 from kgwe.placement.planning.ask import Ask, TopologyRequest
@@ -155,3 +156,14 @@ def test_advice_of_the_optimizer_is_told_with_the_conditions():
         "did nothing",
         "2026-11-01T10:00:00Z",
     )
+
+
+def test_an_explanation_does_not_control_the_terminal() -> None:
+    attack = "\x1b[2J\x07\u202e\u2028"
+    told = Explanation("GPUWorkload", "default", "w", "Pending", attack, said=(Word("Idle", "True", "R", attack),))
+    assert words.text(told).replace("\n", "").isprintable()
+
+
+def test_a_label_of_the_selector_forges_no_line() -> None:
+    request = Request(Gpus(count=8), constraints=Constraints(selector=(("pool", "a\nPlaced on node x"),)))
+    assert r"nodes with pool=a\u000aPlaced on node x" in words.describe_ask(Ask("w", request))

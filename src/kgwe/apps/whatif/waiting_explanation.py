@@ -11,6 +11,7 @@ from kgwe.apps.whatif.explanation import Best, Change, Explanation, NodeCount, T
 from kgwe.apps.whatif.parts import as_sentence, describe_plan, replace_fields
 from kgwe.cluster import names
 from kgwe.cluster.state import run_state
+from kgwe.cluster.state.missing_labels import find_missing_labels
 from kgwe.model.units.phrasing import format_count, list_names
 from kgwe.placement.gang.request import NODE
 from kgwe.placement.planning import explain as pure
@@ -39,9 +40,9 @@ _FAILED_ATTEMPTS: Final = frozenset(
         run_state.POD_REJECTED,
         run_state.NOT_SCHEDULED,
         run_state.PODS_NOT_CREATED,
+        run_state.ATTEMPTS_EXHAUSTED,
         "JobCreationFailed",
         "QuotaExceeded",
-        "AttemptsExhausted",
     }
 )
 
@@ -58,17 +59,32 @@ def explain_waiting(view: View, owner: str, base: Explanation) -> Explanation:
     )
     found = view.check_allowed(ask) or pure.explain(view.fleet, ask, evictable=view.list_evictable())
     if isinstance(found, Refusal):
-        turn_now = base.turn if found.possible else None
-        return replace_fields(
-            base, summary=f"waiting. {as_sentence(found.message)}", waiting=describe_refusal(found), turn=turn_now
-        )
+        base = replace_fields(base, summary=f"waiting. {as_sentence(found.message)}", waiting=describe_refusal(found))
+        return base if found.possible else _without_turn(base)
     if isinstance(found, Plan):
         return _fits(view, found, base)
     near = found.refusal.detail
     held = holders.list_holders(view, found.nearest, near.verdict if isinstance(near, Shortage) else None)
     waiting = msgspec.structs.replace(describe_why(found), holders=held, free_by=_estimate_room(view, ask, found))
-    turn_now = None if waiting.hopeless else base.turn
-    return replace_fields(base, summary=f"waiting. {as_sentence(found.binding)}", waiting=waiting, turn=turn_now)
+    base = replace_fields(base, summary=f"waiting. {as_sentence(found.binding)}", waiting=waiting)
+    base = _lead_with_missing_labels(view, ask, found.refusal.code, base)
+    return _without_turn(base) if waiting.hopeless else base
+
+
+def _lead_with_missing_labels(view: View, ask: Ask, code: Reason, base: Explanation) -> Explanation:
+    """The explanation, which names labels that no node has before all advice on size, if they are the cause."""
+    missing = find_missing_labels(view.state)
+    if missing is None or not missing.is_cause(ask, code):
+        return base
+    rest = tuple(each for each in base.problems if as_sentence(each) != missing.text)
+    return replace_fields(
+        base, summary=f"waiting. {missing.text} {base.summary.removeprefix('waiting. ')}", problems=rest
+    )
+
+
+def _without_turn(base: Explanation) -> Explanation:
+    """The explanation of what waiting cannot help: no place in the queue, and no start, even if a status has one."""
+    return replace_fields(base, turn=None, estimated_start=None)
 
 
 def _estimate_room(view: View, ask: Ask, found: Why) -> str:

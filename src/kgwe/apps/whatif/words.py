@@ -17,6 +17,7 @@ from kgwe.placement.fleet.node import Preference, SpotPolicy
 from kgwe.placement.gang.request import Hardware
 from kgwe.placement.planning.reasons import describe_request
 from kgwe.placement.pod.wording import describe_gpus
+from kgwe.visible_text import escape_line, escape_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -96,7 +97,7 @@ def _of_pod(request: Request) -> Iterator[str]:
         amounts += [f"{format_bytes(request.memory_bytes)} of memory"] if request.memory_bytes else []
         yield f"{join_words(amounts)} per pod"
     if request.model:
-        yield f"GPU model {request.model}"
+        yield f"GPU model {escape_line(request.model)}"
     if request.architecture:
         yield f"GPU architecture {request.architecture}"
     if request.min_memory_gb:
@@ -109,7 +110,7 @@ def _of_pod(request: Request) -> Iterator[str]:
         yield _SPOT[request.spot]
     bound = request.constraints
     if bound.selector:
-        yield "nodes with " + ", ".join(f"{key}={value}" for key, value in bound.selector)
+        yield "nodes with " + ", ".join(escape_line(f"{key}={value}") for key, value in bound.selector)
     if bound.affinity is not None:
         yield "required node affinity"
 
@@ -138,7 +139,7 @@ def _nearness(ask: Ask) -> Iterator[str]:
 
 
 def text(told: Explanation) -> str:
-    return "\n".join(_lines(told)) + "\n"
+    return escape_text("\n".join(_lines(told)) + "\n")
 
 
 def what_if(told: WhatIf) -> str:
@@ -152,7 +153,7 @@ def what_if(told: WhatIf) -> str:
     for result in told.results:
         lines += ["", *_lines(result)]
     lines += [f"Not read: {warning}" for warning in told.warnings]
-    return "\n".join(lines) + "\n"
+    return escape_text("\n".join(lines) + "\n")
 
 
 def _lines(told: Explanation) -> Iterator[str]:
@@ -198,7 +199,7 @@ def _format_event(event: Happened) -> str:
 
 def _block(title: str, lines: Iterable[str]) -> Iterator[str]:
     for number, line in enumerate(lines):
-        for index, part in enumerate(line.splitlines() or [""]):
+        for index, part in enumerate(line.split("\n")):
             yield f"  {title if number == 0 and index == 0 else '':<12} {part}".rstrip()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from kgwe import terminal
 from kgwe.bench import report
 
 if TYPE_CHECKING:
@@ -20,19 +21,19 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def show(measured: report.Report, *, as_json: bool) -> None:
-    sys.stdout.write((report.to_json(measured) if as_json else report.to_table(measured)) + "\n")
+    terminal.write((report.to_json(measured) if as_json else report.to_table(measured)) + "\n")
     sys.stdout.flush()
 
 
 def complain(problem: str) -> int:
     """Print why the results are not valid and return exit code 1."""
-    sys.stderr.write(f"kgwe: {problem}\n")
+    terminal.write_error(f"kgwe: {problem}\n")
     return 1
 
 
 def refuse(problem: Exception) -> int:
     """Print why the benchmark cannot run, such as absent data, and return exit code 2."""
-    sys.stderr.write(f"kgwe: {problem}\n")
+    terminal.write_error(f"kgwe: {problem}\n")
     return 2
 
 
@@ -42,7 +43,7 @@ def to_end(measure: Callable[[], report.Report]) -> report.Report | None:
     try:
         return measure()
     except KeyboardInterrupt:
-        sys.stderr.write("kgwe: interrupted; everything the benchmark started has been stopped.\n")
+        terminal.write_error("kgwe: interrupted; everything the benchmark started has been stopped.\n")
         return None
 
 

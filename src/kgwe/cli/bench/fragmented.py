@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from cyclopts import App
 
+from kgwe import terminal
 from kgwe.cli.bench.command import INTERRUPTED, Json, complain, show
 from kgwe.local.host import progress
 
@@ -62,7 +62,7 @@ def run(
 
     percents, names = _parts(loads), _parts(mixes)
     if problem := _problem(seeds, jobs, percents, names, bench.MIXES):
-        sys.stderr.write(f"kgwe: {problem}\n")
+        terminal.write_error(f"kgwe: {problem}\n")
         return _BAD_USAGE
     options = bench.Options(
         seeds=seeds,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 from cyclopts import App
 
+from kgwe import terminal
 from kgwe.cli.bench.command import INTERRUPTED, Json, complain, show
 from kgwe.local.host import progress
 
@@ -44,7 +43,7 @@ def run(*, repeat: int = 7, seed: int = 1, json: Json = False) -> int:
     else:
         certificate = measured.metrics.pop("certificate")
         show(measured, as_json=False)
-        sys.stdout.write(f"\ncertificate:\n{certificate}\n")
+        terminal.write(f"\ncertificate:\n{certificate}\n")
     if bench.is_correct(measured.metrics):
         return 0
     return complain("a gang was not placed in one leaf although it fits: see one_leaf_share and unplaced.")

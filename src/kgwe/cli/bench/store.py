@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 from cyclopts import App
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.cli.bench.command import INTERRUPTED, Json, show
 
 app = App(
@@ -37,12 +35,12 @@ def run(*, devices: int = 5_000, minutes: int = 60, url: str = "", seed: int = 1
     from kgwe.bench.store import minutes as bench  # noqa: PLC0415 -- NumPy and SQLAlchemy
 
     if devices < 1 or minutes < 1:
-        sys.stderr.write("kgwe: --devices and --minutes must be at least 1\n")
+        terminal.write_error("kgwe: --devices and --minutes must be at least 1\n")
         return 2
     try:
         measured = bench.run(bench.Options(devices, minutes, url, seed))
     except errors.KgweError as exc:
-        sys.stderr.write(f"kgwe: {exc}\n")
+        terminal.write_error(f"kgwe: {exc}\n")
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED

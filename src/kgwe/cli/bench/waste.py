@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from kgwe import terminal
 from kgwe.cli.bench.command import INTERRUPTED, Json, complain, show
 from kgwe.local.host import progress
 
@@ -62,7 +62,7 @@ def run(
 
     folder = bench.find_data(data)
     if data is not None and folder is None:
-        sys.stderr.write(f"kgwe: {data / bench.DUTY_FILE} is absent; name another folder with --data\n")
+        terminal.write_error(f"kgwe: {data / bench.DUTY_FILE} is absent; name another folder with --data\n")
         return _ABSENT
     options = bench.Options(
         seeds=seeds,

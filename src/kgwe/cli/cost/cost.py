@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from kgwe import terminal
 from kgwe.cli.cost import ledger_access
 from kgwe.cli.cost.ledger_access import Store  # noqa: TC001 - read by cyclopts when it runs
 
@@ -56,5 +56,5 @@ def cost(
     from kgwe.cli.cost.rendering import render  # noqa: PLC0415 -- when the command runs
 
     statements = ledger_access.load_statements(store, last, (by,), namespace, team)
-    sys.stdout.write(render(statements, output))
+    terminal.write(render(statements, output))
     return 0

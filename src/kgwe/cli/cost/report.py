@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Final
 
 from cyclopts import App, Parameter
 
+from kgwe import terminal
 from kgwe.cli.cost import ledger_access
 from kgwe.cli.cost.cost import Output  # noqa: TC001 - read by cyclopts when it runs
 from kgwe.cli.cost.ledger_access import Store  # noqa: TC001 - read by cyclopts when it runs
@@ -50,5 +50,5 @@ def report(
     """
     from kgwe.cli.cost.rendering import render  # noqa: PLC0415 -- when the command runs
 
-    sys.stdout.write(render(ledger_access.load_statements(store, last, _SECTIONS, namespace, team), output))
+    terminal.write(render(ledger_access.load_statements(store, last, _SECTIONS, namespace, team), output))
     return 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.cli.processes import agent_text
 
 if TYPE_CHECKING:
@@ -303,5 +303,5 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    terminal.write(text + "\n")
     sys.stdout.flush()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
+from kgwe import terminal
 from kgwe.apps.mig import main as process
 from kgwe.apps.mig import settings
 from kgwe.cli.processes import flags  # noqa: TC001 - read by cyclopts when it runs
@@ -75,7 +76,7 @@ def gpus(*nodes: str, kubeconfig: flags.Kubeconfig = None) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         line = "  ".join([*(text.ljust(width) for text, width in zip(row[:4], widths, strict=True)), row[4]])
-        print(line.rstrip())  # noqa: T201 - the output of the command
+        terminal.write(f"{line.rstrip()}\n")
 
 
 async def _list_rows(kubeconfig: Path | None, wanted: frozenset[str]) -> list[_Row]:

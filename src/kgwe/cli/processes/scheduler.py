@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
+from kgwe import terminal
 from kgwe.apps.scheduler import main as process
 from kgwe.apps.scheduler import settings, signing_key
 from kgwe.cli.processes import flags  # noqa: TC001 - read by cyclopts when it runs
@@ -103,7 +104,7 @@ def config(
     content = scheduler_config.render_config(
         url, binds=binds, tls=tls, ignorable=ignorable, kubeconfig=scheduler_kubeconfig
     )
-    print(content, end="")  # noqa: T201 - the output of the command
+    terminal.write(content)
 
 
 @app.command(
@@ -121,7 +122,7 @@ def rotate_key(*, kubeconfig: flags.Kubeconfig = None, namespace: str = "kgwe-sy
         Namespace of the scheduler's Lease and key.
     """
     asyncio.run(_rotate(kubeconfig, namespace))
-    print(f"Secret {namespace}/{signing_key.NAME} has a new key; all replicas use it within 30 seconds")  # noqa: T201
+    terminal.write(f"Secret {namespace}/{signing_key.NAME} has a new key; all replicas use it within 30 seconds\n")
 
 
 async def _rotate(kubeconfig: Path | None, namespace: str) -> None:

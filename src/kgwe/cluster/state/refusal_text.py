@@ -40,6 +40,11 @@ def find_missing_volume(message: str) -> str:
     return found[1] if found else ""
 
 
+def needs_repair(message: str) -> bool:
+    """Whether a cause in the message stays however many GPUs become free: a volume, an affinity, a port."""
+    return bool(find_missing_volume(message)) or any(words in message for words, _ in _ADVICE)
+
+
 def extract_cause(message: str) -> str:
     """The causes that concern the planned node, and what to change where that is known; no full stop."""
     text = _REPEATED.sub("", message.partition(" preemption: ")[0]).rstrip(".")

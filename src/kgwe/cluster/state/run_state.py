@@ -30,6 +30,8 @@ SCALED_DOWN: Final = "ScaledDown"
 NO_ROOM_TO_SCALE: Final = "NoRoomToScale"
 NOT_SCHEDULED: Final = "NotScheduled"
 PODS_NOT_CREATED: Final = "PodsNotCreated"
+#: placements failed so often that a change of the spec or the nodes is awaited
+ATTEMPTS_EXHAUSTED: Final = "AttemptsExhausted"
 
 #: the scheduler of pods that name none
 _DEFAULT_SCHEDULER: Final = "default-scheduler"

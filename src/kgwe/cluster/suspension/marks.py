@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe.kube.api import timestamp
+from kgwe.visible_text import escape_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -179,5 +180,5 @@ def _parse_amount(text: str) -> float | None:
 
 def _shorten(text: str) -> str:
     """One line that fits into a message."""
-    line = " ".join(text.split())
+    line = escape_line(" ".join(text.split()))
     return line if len(line) <= _MOST_CHARS else line[: _MOST_CHARS - 1] + "…"

@@ -12,6 +12,7 @@ from kgwe.placement.gang.plan import DomainWeights
 from kgwe.placement.pod.ranking import Strategy
 from kgwe.placement.pod.score import Weights
 from kgwe.placement.refusal import Reason, Refusal
+from kgwe.visible_text import escape_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +58,9 @@ def missing_class(workload: Workload, classes: Mapping[str, int]) -> str:
     """
     if not classes or not workload.priority_class or workload.priority_class in classes:
         return ""
-    return f"PriorityClass {workload.priority_class} does not exist. Create it, or change priorityClassName."
+    return (
+        f"PriorityClass {escape_line(workload.priority_class)} does not exist. Create it, or change priorityClassName."
+    )
 
 
 def priority_note(workload: Workload) -> str:

@@ -7,7 +7,7 @@ errors are retried, and its status. Only this module knows the names of the stat
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -20,9 +20,11 @@ from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.api.kgwe.warp import Priority, WarpGPUWorkload
 from kgwe.model.gpu import mig
 from kgwe.model.units import amounts
+from kgwe.model.units.phrasing import shorten
 from kgwe.placement.fleet.node import Preference
 from kgwe.placement.gang.request import NVLINK, Hardware, Segment
 from kgwe.placement.planning.ask import TopologyRequest
+from kgwe.visible_text import escape_line, escape_text
 
 if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpuworkload_status import Optimization
@@ -90,6 +92,8 @@ class Details(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NO_DETAILS: Final = Details()
+# What the CRDs allow for a message.
+_MESSAGE_CHARS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,9 +393,24 @@ def _read_estimate(status: Any) -> tuple[str, str] | None:
 
 def status_patch(workload: Workload, new: Status) -> dict[str, Any] | None:
     """The merge patch that turns the stored status into `new`; None when they are equal."""
-    old_body, new_body = _status_body(workload.kind, workload.status), _status_body(workload.kind, new)
+    old_body, new_body = _status_body(workload.kind, workload.status), _status_body(workload.kind, _escape_texts(new))
     changed = {field: value for field, value in new_body.items() if old_body[field] != value}
     return {"status": changed} if changed else None
+
+
+def _escape_texts(status: Status) -> Status:
+    """Return the status with texts that no terminal obeys: they quote what users wrote."""
+    conditions = tuple(
+        msgspec.structs.replace(each, reason=escape_line(each.reason), message=_escape_message(each.message))
+        for each in status.conditions
+    )
+    message, certificate = _escape_message(status.message), _escape_message(status.certificate)
+    return replace(status, message=message, conditions=conditions, certificate=certificate)
+
+
+def _escape_message(text: str) -> str:
+    """Return the text escaped, and cut again: an escaped character is six times as long."""
+    return shorten(escape_text(text), _MESSAGE_CHARS)
 
 
 def _status_body(kind: Kind, status: Status) -> dict[str, Any]:

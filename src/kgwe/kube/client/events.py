@@ -21,6 +21,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.kube.api import resources, timestamp
+from kgwe.visible_text import escape_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,7 +158,7 @@ class EventRecorder:
             "action": event.action[:_WORD_CHARS],
             "type": event.type,
             "reason": event.reason[:_WORD_CHARS],
-            "note": event.note.encode()[:_NOTE_BYTES].decode(errors="ignore"),
+            "note": escape_text(event.note).encode()[:_NOTE_BYTES].decode(errors="ignore"),
             "regarding": {
                 "apiVersion": event.resource.api_version,
                 "kind": event.resource.kind,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kgwe.kube.translate import topology
 from kgwe.model.network import domain_labels
+from kgwe.model.units.phrasing import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ class LabelCheck(NamedTuple):
     ready: bool
     reason: str
     message: str
+    #: levels whose labels no node has
+    levels: tuple[str, ...] = ()
 
 
 class _Use(NamedTuple):
@@ -38,9 +41,12 @@ class _Use(NamedTuple):
     of: int
 
     def words(self) -> str:
+        return f"{self.describe_count()} (level {self.level.name})"
+
+    def describe_count(self) -> str:
         keys = self.level.keys
         labels = f"label {keys[0]} is" if len(keys) == 1 else f"labels {', '.join(keys)} are"
-        return f"{labels} on {self.nodes} of {self.of} nodes (level {self.level.name})"
+        return f"{labels} on {self.nodes} of {self.of} nodes"
 
 
 def check_labels(config: TopologyLabels, nodes: Sequence[Mapping[str, str]], *, declared: int = 0) -> LabelCheck:
@@ -58,7 +64,10 @@ def check_labels(config: TopologyLabels, nodes: Sequence[Mapping[str, str]], *, 
     absent = [use for use in uses if not use.nodes]
     # A preset has levels that not every network has; of explicit levels, all are required.
     if absent and (config.levels or len(_network_levels(uses)) == len(_network_levels(absent))):
-        return LabelCheck(ready=False, reason=NOT_FOUND, message=_describe_missing(config, absent, nodes))
+        levels = tuple(use.level.name for use in absent)
+        return LabelCheck(
+            ready=False, reason=NOT_FOUND, message=_describe_missing(config, absent, nodes), levels=levels
+        )
     first = uses[0]
     if first.nodes < first.of:
         words = f"in use; {first.words()}: each of the others counts as a domain of its own"
@@ -81,7 +90,10 @@ def _describe_missing(config: TopologyLabels, absent: Sequence[_Use], nodes: Seq
         use.nodes
         for use in _network_levels([_count_use(level, nodes) for level in domain_labels.get_preset(found).levels])
     )
-    advice = f"; the labels of preset {found} are there" if there and found != config.preset else ""
     shown = absent if config.levels else absent[:1]
-    effect = "every node counts as a domain of its own, and no work is kept together"
-    return f"{'; '.join(use.words() for use in shown)}: {effect}{advice}"
+    counts = "; ".join(use.describe_count() if len(shown) == 1 else use.words() for use in shown)
+    names = join_words([use.level.name for use in shown])
+    many = "label" if sum(len(use.level.keys) for use in shown) == 1 else "labels"
+    fix = f"Correct the {many} in the SchedulerConfig"
+    advice = f", or set preset {found}, whose labels the nodes have" if there and found != config.preset else ""
+    return f"{counts}, so every node counts as its own {names}. {fix}{advice}"

@@ -14,6 +14,7 @@ from rich.text import Text
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.translate import podspec
 from kgwe.model.units import amounts
+from kgwe.visible_text import escape_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -47,7 +48,7 @@ def render(view: View, *, name: str, endpoints: Endpoints, started: float, heigh
     fleet = _build_fleet_table(view)
     others = _OTHER_LINES + fleet.row_count + min(len(view.findings or ()), _MAX_FINDINGS)
     rows = max(height - others, _FEWEST_ROWS) if height else _LINES_PER_MESSAGE * len(view.seen)
-    title = f"KGWE on local cluster {name!r}, up {time.monotonic() - started:.0f} s"
+    title = _make_cell(f"KGWE on local cluster {name!r}, up {time.monotonic() - started:.0f} s")
     return Group(
         Panel(_build_workload_table(view, rows), title=title, border_style="green"),
         Panel(fleet, title="Fleet"),
@@ -68,7 +69,8 @@ def _build_workload_table(view: View, rows: int) -> Table:
         phase_name = seen.phase or Phase.PENDING
         phase = Text(phase_name, style=_PHASE_STYLE.get(phase_name, ""))
         since = f"{time.monotonic() - seen.since:.0f} s"
-        table.add_row(seen.name, seen.kind, seen.gpus, phase, since, seen.node or "-", seen.message)
+        cells: list[str | Text] = [seen.name, seen.kind, seen.gpus, phase, since, seen.node or "-", seen.message]
+        table.add_row(*map(_make_cell, cells))
     if is_full:
         table.add_row(f"+{len(view.seen) - rows + 1} more", *[""] * 5, "kgwe local kubectl -- get gw,gpuw -A lists all")
     return table
@@ -105,7 +107,7 @@ def _build_fleet_table(view: View) -> Table:
         # A pool in use shows at least one filled cell.
         filled = max(round(_BAR * share), 1) if used[model] else 0
         bar = Text("█" * filled, style="green") + Text("░" * (_BAR - filled), style="dim")
-        table.add_row(model, str(nodes[model]), str(total[model]), str(used[model]), bar)
+        table.add_row(_make_cell(model), str(nodes[model]), str(total[model]), str(used[model]), bar)
     return table
 
 
@@ -122,8 +124,14 @@ def _build_findings(view: View) -> RenderableType:
         score = f"{each.waste_score:.0f}" if each.HasField("waste_score") else "-"
         advice = each.recommendation
         saving = f", saves ${advice.saving_per_hour:.2f} per hour" if advice.HasField("saving_per_hour") else ""
-        table.add_row(f"{each.namespace}/{each.pod}", each.state, score, f"{advice.target or advice.action}{saving}")
+        cells = (f"{each.namespace}/{each.pod}", each.state, score, f"{advice.target or advice.action}{saving}")
+        table.add_row(*map(_make_cell, cells))
     return table
+
+
+def _make_cell(content: str | Text) -> Text:
+    """Return a cell that shows the content as it is: a plain string would be read as markup."""
+    return content if isinstance(content, Text) else Text(escape_line(content))
 
 
 def _format_hints(name: str, endpoints: Endpoints) -> Text:

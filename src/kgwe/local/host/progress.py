@@ -11,6 +11,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from kgwe.visible_text import escape_line, escape_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
@@ -57,7 +59,7 @@ class _LineStep:
         now = time.monotonic()
         if now - self._spoken >= _REPEAT_S:
             self._spoken = now
-            print(f"{self._title}: {detail} ({now - self.started:.0f} s)", file=self._stream, flush=True)
+            print(escape_text(f"{self._title}: {detail} ({now - self.started:.0f} s)"), file=self._stream, flush=True)
 
 
 class Lines:
@@ -68,13 +70,13 @@ class Lines:
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        print(f"{title} ...", file=self._stream, flush=True)
+        print(escape_text(f"{title} ..."), file=self._stream, flush=True)
         step = _LineStep(title, self._stream)
         yield step
-        print(f"{title}: done in {time.monotonic() - step.started:.1f} s", file=self._stream, flush=True)
+        print(escape_text(f"{title}: done in {time.monotonic() - step.started:.1f} s"), file=self._stream, flush=True)
 
     def note(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        print(escape_text(text), file=self._stream, flush=True)
 
 
 class Terminal:
@@ -89,26 +91,28 @@ class Terminal:
     def step(self, title: str) -> Iterator[Step]:
         from rich.progress import Progress as Bar  # noqa: PLC0415 -- see above
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 -- see above
+        from rich.text import Text  # noqa: PLC0415 -- see above
 
         started = time.monotonic()
         columns = (
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[detail]}"),
+            TextColumn("{task.fields[detail]}", style="dim", markup=False),
         )
         with Bar(*columns, console=self._console, transient=True) as bar:
-            task = bar.add_task(title, total=None, detail="")
+            task = bar.add_task(escape_line(title), total=None, detail="")
 
             class Spinner:
                 def update(self, detail: str) -> None:
-                    bar.update(task, detail=detail)
+                    bar.update(task, detail=escape_line(detail))
 
             yield Spinner()
-        self._console.print(f"[green]✓[/] {title} [dim]{time.monotonic() - started:.1f} s")
+        done = f"{time.monotonic() - started:.1f} s"
+        self._console.print(Text.assemble(("✓", "green"), f" {escape_line(title)} ", (done, "dim")))
 
     def note(self, text: str) -> None:
-        self._console.print(text, highlight=False)
+        self._console.print(escape_text(text), highlight=False, markup=False)
 
 
 def for_stream(stream: TextIO | None = None) -> Progress:

@@ -30,7 +30,13 @@ class Preference(enum.StrEnum):
     SAME_PCIE_SWITCH = "SamePCIeSwitch"
 
 
-_REQUIRED: Final = frozenset({Preference.NVLINK_REQUIRED, Preference.SAME_NUMA, Preference.SAME_PCIE_SWITCH})
+#: required preference -> what to ask for instead, the nearest first; the last one is always satisfied
+SOFTER: Final = {
+    Preference.NVLINK_REQUIRED: (Preference.NVLINK_OPTIMAL,),
+    Preference.SAME_NUMA: (Preference.NVLINK_OPTIMAL,),
+    Preference.SAME_PCIE_SWITCH: (Preference.SAME_NUMA, Preference.NVLINK_OPTIMAL),
+}
+_REQUIRED: Final = frozenset(SOFTER)
 
 
 class SpotPolicy(enum.StrEnum):

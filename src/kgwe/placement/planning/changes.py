@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from kgwe.model.units.phrasing import format_count, format_number, join_words, list_names
 from kgwe.placement.disruption import preemption
 from kgwe.placement.disruption.running import Cost
-from kgwe.placement.fleet.node import Preference, SpotPolicy
+from kgwe.placement.fleet.node import SOFTER, Preference, SpotPolicy
 from kgwe.placement.fleet.taints import Toleration
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import CLUSTER, Hardware
@@ -123,6 +123,7 @@ def _numbers(search: GangSearch, plan: GangPlan, shortfall: Shortfall) -> dict[s
     models = sorted({nodes[index[name]].shape.model for name in plan.nodes})
     return {
         "replicas": plan.replicas[shortfall.role],
+        "pods": "pod" if plan.replicas[shortfall.role] == 1 else "pods",
         "gpus": sum(seat.grant.gpus.bit_count() for seat in plan.seats),
         "models": join_words(models),
         "rate": _rate(plan),
@@ -155,6 +156,9 @@ def _relax_constraints(gang: GangRequest, fields: Fields) -> Iterator[_Tried]:
         text = f"raise the limit of {join_words([name for name, most in limits.items() if most])}"
         lifted = dataclasses.replace(gang, max_nodes_per_leaf=0, max_gpus_per_leaf=0, max_pods_per_node=0)
         yield ChangeKind.RELAX_SPREAD, text, lifted
+    preferences = {role.request.preference for role in gang.roles}
+    for each in SOFTER.get(next(iter(preferences)), ()) if len(preferences) == 1 else ():
+        yield ChangeKind.RELAX_WIRING, f"set {fields.preference} to {each}", gang.with_requests(preference=each)
     if used := sorted({field for role in gang.roles for field in role.request.connection_fields}, reverse=True):
         text = f"accept GPUs that are not connected as required ({', '.join(fields.name_connections(tuple(used)))})"
         changed = gang.with_requests(preference=Preference.NONE, min_bandwidth_gbps=0.0)
@@ -221,7 +225,7 @@ def _reduce_replicas(gang: GangRequest, shortfall: Shortfall, fields: Fields) ->
         role = f" {shortfall.role}" if len(gang.roles) > 1 else ""
         is_counted = short.request.gpus.count and len(gang.roles) == 1 and not fields.is_pod
         count = " (count: {gpus})" if is_counted else ""
-        text = f"run {{replicas}}{role} pods instead of {shortfall.needed}{count}"
+        text = f"run {{replicas}}{role} {{pods}} instead of {shortfall.needed}{count}"
         yield ChangeKind.FEWER_REPLICAS, text, dataclasses.replace(gang, roles=roles)
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kgwe.model.units.phrasing import format_count, join_words
+from kgwe.placement.fleet.node import SOFTER
 from kgwe.placement.planning.exclusions import list_exclusions, list_unready
 from kgwe.placement.planning.unmet import find_unmet
 from kgwe.placement.pod import wording
@@ -56,7 +57,19 @@ def _describe_pod_refusal(fitter: Fitter, ask: Ask, found: Refusal, unmet: Unmet
         best = wording.describe_nearest(ask.request, found.detail)
     counts = describe_node_counts(fitter.snapshot, ask.request, found.counts)
     text = wording.describe_refusal(len(fitter.snapshot), describe_request(ask), counts, best)
-    return text if unmet is None else f"{text} {unmet.text}"
+    if unmet is not None:
+        return f"{text} {unmet.text}"
+    return f"{text} {advice}" if (advice := _advise_connection(fitter, ask, found)) else text
+
+
+def _advise_connection(fitter: Fitter, ask: Ask, found: Refusal) -> str:
+    """The preference with which a pod starts now, if only its own keeps it waiting."""
+    if not isinstance(found.detail, Shortage) or found.detail.verdict is not FitStatus.WIRING:
+        return ""
+    for each in SOFTER.get(ask.request.preference, ()):
+        if (fitter.check_nodes(replace(ask.request, preference=each)) == FitStatus.FITS).any():
+            return f"Wait, or set {ask.fields.preference} to {each}."
+    return ""
 
 
 def describe_node_counts(snapshot: Snapshot, request: Request, counts: Mapping[str, int]) -> str:

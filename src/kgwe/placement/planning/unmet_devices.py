@@ -9,8 +9,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from kgwe.model.units.phrasing import format_count, format_number, join_words, list_names
-from kgwe.placement.fleet.node import Preference, share_milli
+from kgwe.placement.fleet.node import SOFTER, Preference, share_milli
 from kgwe.placement.planning.unmet_case import LISTED, Answer, Case
 from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.placement.pod.wording import describe_share
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kgwe.placement.fleet.node import Request
+    from kgwe.placement.planning.fields import Fields
     from kgwe.placement.pod.fit import Fitter
 
 _CONNECTED: Final = {
@@ -148,10 +151,28 @@ def explain_wiring(case: Case) -> Answer:
     if fastest:
         largest = f"; the fastest {count} have {format_number(fastest)} GB/s{largest}"
     equal = next((each for each in groups if count % each == 0), 0)
-    relax = _relax_connection(case, fastest)
-    fix = f"Set gpusPerPod to {equal}, or {relax}" if equal and not fields.is_pod else relax[:1].upper() + relax[1:]
-    listed = f" ({list_names([node.name for node in case.nodes], LISTED)})"
-    return Answer(f"No node has {format_count(count, 'GPU')} {_describe_connection(request)}{listed}{largest}", fix)
+    ways = [f"set gpusPerPod to {equal}"] if equal and not fields.is_pod else []
+    ways += [_relax_connection(case, fastest), *_name_other_gpus(case)]
+    fix = ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    listed = list_names([node.name for node in case.nodes], LISTED)
+    where = f"node {listed}" if len(case.nodes) == 1 else f"any of the nodes {listed}"
+    problem = f"No {format_count(count, 'GPU')} on {where} are {_describe_connection(request)}{largest}"
+    return Answer(problem, fix[:1].upper() + fix[1:])
+
+
+def _name_other_gpus(case: Case) -> list[str]:
+    """The GPU model or architecture that satisfies the requirement, if the request excludes it."""
+    request, fields, fitter = case.request, case.fields, case.fitter
+    if not request.model and not request.architecture:
+        return []
+    other = replace(request, model="") if request.model else replace(request, architecture="")
+    other = replace(other, cpu_milli=0, memory_bytes=0)
+    numbers = np.flatnonzero(fitter.check_empty_nodes(other) == FitStatus.FITS).tolist()
+    shapes = [fitter.snapshot.nodes[number].shape for number in numbers]
+    known = (shape.model if request.model else shape.architecture for shape in shapes)
+    names = sorted({name for name in known if name})
+    field = fields.model if request.model else fields.architecture
+    return [f"set {field} to {join_words(names[:LISTED], 'or')}, which meets it"] if names else []
 
 
 def _describe_connection(request: Request) -> str:
@@ -166,19 +187,26 @@ def _describe_connection(request: Request) -> str:
 
 
 def _relax_connection(case: Case, fastest: float) -> str:
-    """Which fields to relax: those that are enough alone, or all that are set."""
-    request, fields = case.request, case.fields
-    slower = f"set {fields.min_bandwidth} to {format_number(fastest)} or less"
-    relaxed = {
-        "preference": (f"relax {fields.preference}", replace(request, preference=Preference.NONE)),
-        "minBandwidthGBps": (
-            slower if fastest else f"lower {fields.min_bandwidth}",
-            replace(request, min_bandwidth_gbps=0.0),
-        ),
-    }
-    changes = [relaxed[field] for field in request.connection_fields]
-    enough = [text for text, changed in changes if _is_connected_anywhere(case.fitter, changed)]
-    return " or ".join(enough) or " and ".join(text for text, _ in changes)
+    """The values to set: one field if that is enough, else all that are set."""
+    request, fields, fitter = case.request, case.fields, case.fitter
+    softer = [replace(request, preference=each) for each in SOFTER.get(request.preference, ())]
+    texts = {each: f"set {fields.preference} to {each.preference}" for each in softer}
+    enough = [text for each, text in texts.items() if _is_connected_anywhere(fitter, each)][:1]
+    if request.min_bandwidth_gbps and _is_connected_anywhere(fitter, replace(request, min_bandwidth_gbps=0.0)):
+        enough.append(_lower_bandwidth(fields, fastest))
+    if enough:
+        return " or ".join(enough)
+    changes = [texts[softer[-1]]] if softer else []
+    if request.min_bandwidth_gbps:
+        rate = fitter.fastest_gb_per_s(softer[-1] if softer else request, case.numbers)
+        changes.append(_lower_bandwidth(fields, math.floor(10 * rate) / 10))
+    return " and ".join(changes)
+
+
+def _lower_bandwidth(fields: Fields, fastest: float) -> str:
+    if fastest <= 0:
+        return f"remove {fields.min_bandwidth}"
+    return f"set {fields.min_bandwidth} to {format_number(fastest)} or less"
 
 
 def _with_count(request: Request, count: int) -> Request:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from kgwe.placement.packing.fleet import PODS_PER_NODE, Fleet
 from kgwe.sim.fleet.fleet import World
 from kgwe.sim.packing.replay import Recording
 from kgwe.sim.traces.loaders import openb_nodes, request_of
 from kgwe.sim.traces.workload import Job, Workload
+from kgwe.visible_text import escape_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +82,7 @@ def to_json(trace: str, seeds: Sequence[int], means: Sequence[Filled]) -> str:
 
 
 def to_table(trace: str, seeds: Sequence[int], means: Sequence[Filled]) -> Table:
-    table = Table(title=f"Filling {trace}, seeds {seeds[0]} to {seeds[-1]}", title_justify="left")
+    table = Table(title=Text(f"Filling {escape_line(trace)}, seeds {seeds[0]} to {seeds[-1]}"), title_justify="left")
     table.add_column("policy")
     for heading in ("GPUs used at 100 % arrived", "at 130 %", "pods refused", "CPU per decision"):
         table.add_column(heading, justify="right")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kgwe.cluster.workload import scheduler_policy as policy
+from kgwe.cluster.workload.workload import from_kgwe
+from kgwe.kube.api.kgwe.gpu_requirements import GPURequirements
+from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload, GPUWorkloadSpec
 from kgwe.kube.api.kgwe.schedulerconfig import NodeWeights, SchedulerConfig, SchedulerConfigSpec, TopologyConstraints
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.model.units import quantity
@@ -68,3 +72,10 @@ def test_durations(text: str, seconds: float):
 def test_what_is_no_duration_is_refused(text: str):
     with pytest.raises(quantity.BadQuantity):
         quantity.parse_duration(text)
+
+
+def test_a_missing_class_is_named_without_control_characters():
+    made = GPUWorkload(metadata=ObjectMeta("w", "default"), spec=GPUWorkloadSpec(GPURequirements(count=1)))
+    workload = replace(from_kgwe(made), priority_class="\x1b[2J\nfake\u202e")
+
+    assert r"PriorityClass \u001b[2J\u000afake\u202e does not exist" in policy.missing_class(workload, {"high": 1})

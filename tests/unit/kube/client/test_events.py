@@ -251,3 +251,10 @@ async def test_memory_of_what_was_written_is_bounded(recorder, server, monkeypat
 
     assert len(recorder._written) == 3
     assert server.writes == 10
+
+
+async def test_an_event_does_not_control_the_terminal_of_a_reader(recorder, server):
+    recorder.record(waiting("no class \x1b[2J\u202e"))
+    await recorder.flush()
+
+    assert server.only["note"] == r"no class \u001b[2J\u202e"

@@ -15,21 +15,26 @@ def levels(*keys):
 def test_labels_on_no_node_are_named_and_counted():
     verdict = check_labels(levels(("example.com/rack",)), [{}] * 64)
     assert (verdict.ready, verdict.reason) == (False, "LabelNotFound")
-    assert verdict.message.startswith("label example.com/rack is on 0 of 64 nodes (level l0)")
-    assert "every node counts as a domain of its own" in verdict.message
+    assert verdict.levels == ("l0",)
+    assert verdict.message == (
+        "label example.com/rack is on 0 of 64 nodes, so every node counts as its own l0. Correct the label in the"
+        " SchedulerConfig"
+    )
 
 
 def test_each_level_that_is_written_out_must_be_there():
     verdict = check_labels(levels(("rack",), ("row", "aisle")), [{"rack": "a"}] * 3)
     assert not verdict.ready
-    assert verdict.message.startswith("labels row, aisle are on 0 of 3 nodes (level l1)")
+    assert verdict.message.startswith(
+        "labels row, aisle are on 0 of 3 nodes, so every node counts as its own l1. Correct the labels"
+    )
 
 
 def test_the_labels_that_are_there_are_suggested():
     verdict = check_labels(TopologyLabels(preset="aws"), [{LEAF: "a", SPINE: "s"}] * 2)
     assert not verdict.ready
     assert "topology.k8s.aws/network-node-layer-3 is on 0 of 2 nodes" in verdict.message
-    assert verdict.message.endswith("the labels of preset topograph are there")
+    assert verdict.message.endswith("or set preset topograph, whose labels the nodes have")
 
 
 def test_a_preset_may_name_levels_that_the_network_lacks():

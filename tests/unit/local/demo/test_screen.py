@@ -13,10 +13,10 @@ from kgwe.local.demo import screen
 from kgwe.local.demo.demo import Endpoints, Seen
 
 
-def shown(workloads: int, height: int) -> list[str]:
+def shown(workloads: int, height: int, message: str = "waits " * 60) -> list[str]:
     seen = {
         ("gw", f"w{number:02}"): Seen(
-            f"w{number:02}", "kgwe.nvidia.io", "8", "Succeeded" if number < 5 else "Pending", "", "waits " * 60, 0.0
+            f"w{number:02}", "kgwe.nvidia.io", "8", "Succeeded" if number < 5 else "Pending", "", message, 0.0
         )
         for number in range(workloads)
     }
@@ -46,3 +46,16 @@ def test_few_workloads_are_all_shown() -> None:
     text = "\n".join(shown(3, 40))
     assert "more" not in text
     assert all(name in text for name in ("w00", "w01", "w02"))
+
+
+@pytest.mark.parametrize(
+    "message", ["closes [/x] what is not open", "a [link=http://evil]link[/link]", "[red]alarm[/]"]
+)
+def test_messages_are_shown_as_written(message: str) -> None:
+    assert message in "\n".join(shown(1, 40, message))
+
+
+def test_messages_do_not_control_the_terminal() -> None:
+    text = "".join(shown(1, 40, "\x1b[2J\x07\u202e"))
+    assert text.isprintable()
+    assert r"\u001b[2J\u0007\u202e" in text

@@ -54,6 +54,19 @@ def test_a_level_too_low_is_said_with_the_smallest_step_up():
     assert texts(far)[ChangeKind.LOWER_LEVEL].startswith("drop the required level leaf (")
 
 
+def test_a_preference_that_starts_the_gang_is_named():
+    pod = cards(2, preference=Preference.NVLINK_REQUIRED)
+    refusal = racks({"s": {"a": [8, 8]}}, shape=Shape(reference.pcie_pairs(8), "NVIDIA-L40S", 46_068, "Ada")).refuse(
+        GangRequest.uniform(pod, 2)
+    )
+    assert texts(refusal)[ChangeKind.RELAX_WIRING] == "set topology.preference to NVLinkOptimal"
+
+
+def test_one_pod_is_singular():
+    refusal = racks({"s": {"a": [8, 0]}}).refuse(GangRequest.uniform(cards(8), 2, required="leaf"))
+    assert texts(refusal)[ChangeKind.FEWER_REPLICAS] == "run 1 pod instead of 2 (count: 8)"
+
+
 def test_the_words_tell_the_whole_of_it():
     refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 3, required="leaf", name="llama"))
     assert refusal.describe() == (

@@ -363,6 +363,7 @@ class TestConnections:
         made.hold("q", Holding("n0", {amounts.GPU: 1}, 0b0100))
         found = refused(made, ask(2, needs={"preference": Preference.SAME_PCIE_SWITCH}))
         assert (found.code, found.possible) == (Reason.TOPOLOGY_NOT_MET, True)
+        assert found.message.endswith(" Wait, or set topology.preference to NVLinkOptimal.")
 
     @pytest.mark.parametrize("pods", [1, 2])
     def test_gpus_that_no_node_connects(self, pods):

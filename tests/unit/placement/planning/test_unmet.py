@@ -119,27 +119,32 @@ def on(**selector):
         ),
         (
             one(count=4, model="L40S", preference=Preference.NVLINK_REQUIRED),
-            "No node has 4 GPUs connected by NVLink (l1). Relax topology.preference.",
+            (
+                "No 4 GPUs on node l1 are connected by NVLink. Set topology.preference to NVLinkOptimal, or set"
+                " gpuModel to NVIDIA-H100-80GB-HBM3, which meets it."
+            ),
         ),
         (
             one(count=4, model="L40S", min_bandwidth_gbps=600, preference=Preference.NVLINK_OPTIMAL),
             (
-                "No node has 4 GPUs connected with at least 600 GB/s (l1); the fastest 4 have 2.7 GB/s. Set"
-                " topology.minBandwidthGBps to 2.7 or less."
+                "No 4 GPUs on node l1 are connected with at least 600 GB/s; the fastest 4 have 2.7 GB/s. Set"
+                " topology.minBandwidthGBps to 2.7 or less, or set gpuModel to NVIDIA-H100-80GB-HBM3, which"
+                " meets it."
             ),
         ),
         (
             one(count=4, model="L40S", min_bandwidth_gbps=600, preference=Preference.NVLINK_REQUIRED),
             (
-                "No node has 4 GPUs connected by NVLink with at least 600 GB/s (l1). Relax topology.preference and"
-                " lower topology.minBandwidthGBps."
+                "No 4 GPUs on node l1 are connected by NVLink with at least 600 GB/s. Set topology.preference to"
+                " NVLinkOptimal and set topology.minBandwidthGBps to 2.7 or less, or set gpuModel to"
+                " NVIDIA-H100-80GB-HBM3, which meets it."
             ),
         ),
         (
             one(count=4, model="H100", min_bandwidth_gbps=2000, preference=Preference.NVLINK_REQUIRED),
             (
-                "No node has 4 GPUs connected by NVLink with at least 2000 GB/s (h1, h2); the fastest 4 have 900 GB/s."
-                " Set topology.minBandwidthGBps to 900 or less."
+                "No 4 GPUs on any of the nodes h1, h2 are connected by NVLink with at least 2000 GB/s; the fastest 4"
+                " have 900 GB/s. Set topology.minBandwidthGBps to 900 or less."
             ),
         ),
         (
@@ -201,7 +206,9 @@ def test_a_pod_is_answered_with_what_a_pod_has():
     assert said(one(spot=SpotPolicy.REQUIRE)) == f"Set {own}spot-policy to Allow"
     assert said(one(constraints=on(pool="infra"))) == "Add a toleration to the pod"
     wired = one(count=4, model="L40S", preference=Preference.NVLINK_REQUIRED)
-    assert said(wired) == f"Relax {own}topology-preference"
+    assert said(wired) == (
+        f"Set {own}topology-preference to NVLinkOptimal, or set {own}gpu-model to NVIDIA-H100-80GB-HBM3, which meets it"
+    )
 
 
 def test_the_reason_tells_size_offer_and_match_apart():
@@ -258,3 +265,11 @@ def test_a_model_that_only_excluded_nodes_have_is_not_called_missing():
     assert text(spot, node("h1", spot=True), node("l1", L40S)) == (
         "No spot node has GPU model L40S (l1). Set spotPolicy to Allow, or change gpuModel."
     )
+
+
+def test_connections_are_explained_where_no_change_of_them_is_enough():
+    full = node("l1", L40S, pods=0)
+    assert text(one(count=4, preference=Preference.NVLINK_REQUIRED), full).endswith(
+        "Set topology.preference to NVLinkOptimal."
+    )
+    assert "topology.minBandwidthGBps to 2.7 or less" in text(one(count=4, min_bandwidth_gbps=600), full)

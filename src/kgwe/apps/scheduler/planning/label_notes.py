@@ -1,21 +1,17 @@
-"""The note in a refusal that nodes lack the labels which the SchedulerConfig names.
-
-Every node is then a domain of its own, and a workload that must stay in one leaf waits for ever.
-"""
+"""The note in a refusal that nodes lack the labels which the SchedulerConfig names."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kgwe.cluster.state.missing_labels import MissingLabels, find_missing_labels
 from kgwe.model.units.phrasing import end_sentence
-from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.placement.planning.ask import Ask
-
-_OF_TOPOLOGY = frozenset({Reason.TOO_LARGE, Reason.TOPOLOGY_NOT_MET, Reason.UNKNOWN_LEVEL})
+    from kgwe.placement.refusal import Refusal
 
 
 class LabelNotes:
@@ -24,29 +20,20 @@ class LabelNotes:
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._generation = -1
-        self._note = ""
+        self._missing: MissingLabels | None = None
 
     def add_note(self, ask: Ask, refusal: Refusal) -> Refusal:
-        """The refusal, with the note if missing labels may be its cause."""
-        if refusal.code not in _OF_TOPOLOGY or not _names_level(ask) or not (note := self._find_note()):
+        """The refusal, with the note if missing labels may be its cause; before all advice if they are."""
+        missing = self._find_missing()
+        if missing is None or not missing.may_refuse(ask, refusal.code):
             return refusal
-        return replace(refusal, message=f"{end_sentence(refusal.message)} {note}")
+        said = end_sentence(refusal.message)
+        is_cause = missing.is_cause(ask, refusal.code)
+        return replace(refusal, message=f"{missing.text} {said}" if is_cause else f"{said} {missing.text}")
 
-    def _find_note(self) -> str:
-        """The note; looked for once per generation of the fleet, which changes with nodes and settings."""
+    def _find_missing(self) -> MissingLabels | None:
+        """Labels are looked for once per generation of the fleet, which changes with nodes and settings."""
         generation = self._state.fleet.generation
         if generation != self._generation:
-            self._generation, self._note = generation, self._describe_labels()
-        return self._note
-
-    def _describe_labels(self) -> str:
-        config, found = self._state.config, self._state.reader.check_config()
-        if config is None or found.ready:
-            return ""
-        return end_sentence(f"SchedulerConfig {config.metadata.name}: {found.message}")
-
-
-def _names_level(ask: Ask) -> bool:
-    if ask.gang is not None:
-        return bool(ask.gang.required) or any(role.segments for role in ask.gang.roles)
-    return bool(ask.nearness.required or ask.nearness.segments)
+            self._generation, self._missing = generation, find_missing_labels(self._state)
+        return self._missing

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kgwe.cluster.state import run_state
 from kgwe.cluster.workload import scheduler_policy
 
 if TYPE_CHECKING:
     from kgwe.cluster.state.cluster_state import ClusterState
 
-EXHAUSTED: Final = "AttemptsExhausted"
+EXHAUSTED: Final = run_state.ATTEMPTS_EXHAUSTED
 #: a workload whose attempts are used up is tried again after this long even if no change was seen
 PAUSE_S: Final = 300.0
 

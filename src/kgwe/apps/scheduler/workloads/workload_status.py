@@ -59,10 +59,12 @@ def pending_status(workload: Workload, reason: str, message: str, now: str) -> S
 
 
 def waiting_status(workload: Workload, held: Refusal, now: str, estimate: tuple[str, str] | None = None) -> Status:
-    """The workload waits for room: why, and what would let it start now."""
+    """The workload waits for room: why, and what would let it start now. No estimate where waiting cannot help."""
     status = pending_status(workload, held.code, held.message, now)
-    words = held.detail.describe() if isinstance(held.detail, Diagnosis) else ""
-    return replace(status, certificate=_shorten(words), estimate=estimate)
+    found = held.detail if isinstance(held.detail, Diagnosis) else None
+    is_hopeless = not held.possible or (found is not None and bool(found.fix))
+    words = found.describe() if found is not None else ""
+    return replace(status, certificate=_shorten(words), estimate=None if is_hopeless else estimate)
 
 
 def retrying_status(workload: Workload, attempt: int, message: str, now: str) -> Status:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from cyclopts import App
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.cli.bench.command import INTERRUPTED, Json, show
 from kgwe.local.host import progress
 
@@ -51,7 +50,7 @@ def run(
     try:
         measured = bench.run(bench.Options(data, nodes, jobs, load, seeds), progress.for_stream())
     except errors.NotFound as problem:
-        sys.stderr.write(f"kgwe: {problem}\n")
+        terminal.write_error(f"kgwe: {problem}\n")
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
