@@ -106,3 +106,15 @@ def test_the_limit_lies_between_the_volume_and_first_fit(asked):
         else:
             cards[place] -= milli
     assert sum(items) / 1000 - 1e-6 <= limit.fewest_cards(asked) <= len(cards) + 1e-6
+
+
+def test_a_share_that_fits_by_less_than_a_step_takes_the_gpu_that_holds_it():
+    """741 of 749 free milli: by the steps in which MixFit counts, no GPU has room."""
+    fleet = Fleet([NodeSpec("n", 4000, 20_000, 2, "A10")])
+    pods = [Pod(Demand(0, milli, 1), 0) for milli in (900, 251, 741)]
+    policy = POLICIES["MixFit"](fleet, openb.count_mix(pods), np.random.default_rng(3))
+    fleet.place(pods[0], 0, (0,))
+    fleet.place(pods[1], 0, (1,))
+    policy.on_place(pods[1].demand, 0, (1,))
+    assert choose_node(policy, fleet, pods[2]) == 0
+    assert policy.choose_gpus(pods[2].demand, 0) == (1,)

@@ -78,7 +78,9 @@ class MixFit:
     def choose_gpus(self, demand: Demand, node: int) -> tuple[int, ...]:
         if not demand.is_share:
             return self._fleet.find_whole_gpus(node, demand.num_gpu)
-        return (self.choose_gpu(demand, node, range(len(self._levels))),)
+        # By milli: a GPU with a part of a step more than the demand fits, although its level is below.
+        fitting = np.flatnonzero(self._fleet.gpus[:, node] >= demand.gpu_milli)
+        return (self.choose_gpu(demand, node, fitting.tolist()),)
 
     def choose_gpu(self, demand: Demand, node: int, gpus: Iterable[int]) -> int:
         """Of these GPUs of the node, the one where a share costs least; the fullest on ties."""
@@ -106,8 +108,10 @@ class MixFit:
         whole = self._fleet.whole[nodes]
         if not demand.is_share:
             return self._gpu_worth * demand.num_gpu, whole - demand.num_gpu
-        losses = self._find_losses(demand)
-        lost = losses[self._levels[:, nodes]].min(axis=0)
+        losses, levels = self._find_losses(demand), self._levels[:, nodes]
+        lost = losses[levels].min(axis=0)
+        # A demand that fits by less than a step takes the whole rest of its GPU.
+        lost = np.where(np.isinf(lost), self._shares.worth[levels].max(axis=0), lost)
         return lost, whole - (lost >= losses[LEVELS])
 
     def _find_losses(self, demand: Demand) -> FloatArray:
