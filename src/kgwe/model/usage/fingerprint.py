@@ -92,7 +92,7 @@ def split_image(image: str) -> tuple[str, str]:
 
 def generalize_name(name: str) -> str:
     """Return a name without the suffixes that controllers generate: `train-29384750-x7k2p` -> `train`."""
-    kept = name
+    kept = str(name)  # members of an enum are written in another way
     for _ in range(_MAX_SUFFIXES):
         head, _dash, suffix = kept.rpartition("-")
         if not head or _GENERATED.fullmatch(suffix) is None:
