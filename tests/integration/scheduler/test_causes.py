@@ -203,7 +203,7 @@ CAUSES = (
         gpus(4, gpuModel="L40S", topology={"preference": "NVLinkRequired", "minBandwidthGBps": 600}),
         "TopologyNotMet",
         "are connected by NVLink with at least 600 GB/s",
-        "Set topology.preference to NVLinkOptimal and set topology.minBandwidthGBps to",
+        "Set topology.preference to NVLinkOptimal and remove topology.minBandwidthGBps",
     ),
     Cause(
         "priority-class",
