@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kgwe.local.host.progress import Progress, Step
 
 _MIN_METER_S: Final = 10.0
-# Dollars per hour of a node with eight GPUs, by instance type. The optimizer is told an eighth of it for each GPU.
+# Dollars per hour of a node with eight GPUs, by instance type. The optimizer's price of one GPU is an eighth of it.
 _NODE_PRICES: Final = {"hgx-a100": 27.2, "l40s": 16.32}
 _GPU_PRICES: Final = {A100: 3.4, L40S: 2.04}
 

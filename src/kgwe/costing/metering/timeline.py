@@ -114,7 +114,7 @@ def _find_node(nodes: Sequence[NodeSpan], at_s: int) -> NodeCut | None:
 
 
 def _divide(node: NodeCut, claims: Iterable[Claim]) -> list[Line]:
-    """Divide in an order that does not depend on the order of the facts; a fact that is told twice counts once."""
+    """Divide in an order that does not depend on the order of the facts; a duplicate fact counts once."""
     unique = {(each.holder, each.gpus, each.cpu_milli, each.memory_bytes): each for each in claims}
     return divide_node(node, [unique[key] for key in sorted(unique)])
 

@@ -370,7 +370,7 @@ class PreemptionController:
         self.handle_freed_capacity()
 
     async def _insist(self, preempting: PreemptionInProgress, stop: Callable[[], Awaitable[None]]) -> None:
-        """Repeat a write that the API server could not carry out: victims stopped so far must not stop in vain.
+        """Repeat a write that the API server refused for now. Otherwise victims would have stopped without making room.
 
         It ends with the preemption: no victim is stopped for a workload that is gone.
         """
