@@ -14,7 +14,7 @@ _LAST_OF_BMP: Final = 0xFFFF
 
 
 def escape_text(text: str) -> str:
-    r"""Return the text with control, bidirectional and other invisible characters as escapes such as `\u202e`. Lines stay lines.
+    r"""Return the text with invisible characters (control, bidirectional) escaped, as in `\u202e`. Lines stay lines.
 
     Escaped text of JSON is JSON with the same values. Escaping twice changes nothing.
     """
