@@ -205,8 +205,8 @@ class MemoryProvider:
     async def launch(self, request: LaunchRequest) -> LaunchResult:
         try:
             ids = await self.cloud.buy(self.cluster, request)
-        except LaunchError as error:
-            return LaunchResult(error=error)
+        except LaunchError as failure:
+            return LaunchResult(error=failure)
         missing = request.count - len(ids)
         if not missing:
             return LaunchResult(instances=self.cloud.find(ids))
