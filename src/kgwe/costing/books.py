@@ -95,6 +95,11 @@ class Books:
         return self.sums(Bucket.RESERVED_IDLE).ticks
 
     @property
+    def quota_held(self) -> int:
+        """The part of unallocated that namespaces keep by quota that they do not use."""
+        return self.sums(Bucket.QUOTA_HELD).ticks
+
+    @property
     def unbalanced(self) -> int:
         """What the lines miss of the fleet's cost, in ticks: 0, or the books are wrong."""
         return self.fleet - self.allocated - self.idle - self.unallocated - self.reserved_idle

@@ -29,6 +29,8 @@ class Bucket(enum.IntEnum):
     """Held by no pod."""
     RESERVED_IDLE = 4
     """Held by no pod, on a node that was paid for in advance."""
+    QUOTA_HELD = 5
+    """The part of unallocated that quota keeps for a namespace. No cost of its own, so no part of the balance."""
 
 
 #: The buckets of pods. Their cost is divided further into used, idle and unmeasured.

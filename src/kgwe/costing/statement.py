@@ -46,6 +46,8 @@ class Statement:
     """The part of allocated and idle that pods of the system hold."""
     unbalanced: int
     unpriced_gpu_seconds: float
+    quota_held: int = 0
+    """The part of unallocated that namespaces keep by quota that they do not use."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Times within the window at which the engine was down."""
 
@@ -81,6 +83,7 @@ def make_statement(
         overhead=money.round_ticks(books.sums(Bucket.OVERHEAD).ticks),
         unbalanced=books.unbalanced,
         unpriced_gpu_seconds=books.sums(Bucket.FLEET).unpriced_ppm_s / PPM,
+        quota_held=money.round_ticks(books.quota_held),
         gaps=tuple(each for each in gaps if each[0] < window[1] and window[0] < each[1]),
     )
 

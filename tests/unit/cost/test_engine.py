@@ -15,19 +15,24 @@ from tests.support.patience import PATIENCE_S
 from kgwe import errors
 from kgwe.apps import background
 from kgwe.apps.cost import settings as cost_settings
+from kgwe.apps.cost import usage
 from kgwe.apps.cost.cluster_view import ClusterView
 from kgwe.apps.cost.engine import CostEngine
 from kgwe.apps.cost.metrics import Metrics
+from kgwe.apps.cost.usage import UsageFeed
 from kgwe.costing.books import Dimension
 from kgwe.kube.api import timestamp
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.informer import wait_synced
+from kgwe.model.usage.window import Device, DeviceKey, PodKey, make_window
 from kgwe.store.ledger.ledger import Ledger
 from kgwe.store.ledger.reader import LedgerReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from kgwe.model.usage.window import UsageWindow
 
 # Later than the time at which the API server in memory creates objects.
 T0 = int(time.time()) + 10**6
@@ -76,13 +81,14 @@ class World:
         return cost_settings.load(None, known | changes)
 
     @contextlib.asynccontextmanager
-    async def engine(self, **changes: Any) -> AsyncIterator[CostEngine]:
+    async def engine(self, usage: UsageFeed | None = None, **changes: Any) -> AsyncIterator[CostEngine]:
         """An engine that counts when the test says so, and once at its start."""
         self.view = ClusterView(KubeClient(self.api))
         informers = self.view.informers
         async with background.run_in_background(each.run() for each in informers):
             await wait_synced(*informers)
-            async with CostEngine(self.settings(**changes), self.view, self.metrics, clock=lambda: self.now) as made:
+            settings = self.settings(**changes)
+            async with CostEngine(settings, self.view, self.metrics, usage=usage, clock=lambda: self.now) as made:
                 yield made
 
     async def show(self, name: str, holds: Any) -> None:
@@ -182,3 +188,65 @@ async def test_what_a_store_did_not_take_is_stored_by_the_next_count(world, monk
 def test_wrong_settings_are_refused(world, changes, problem):
     with pytest.raises(errors.Permanent, match=problem):
         world.settings(**changes)
+
+
+class _Source:
+    """Half of GPU time was used, but the second minute was not measured."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+
+    async def read_window(self, end_s: float, length_s: float, step_s: float) -> UsageWindow:
+        if self.is_down:
+            await asyncio.Event().wait()
+        device = Device(DeviceKey("n1", "GPU-of-the-driver", "", PodKey("ml", "a")))
+        window = make_window(end_s - length_s, step_s, round(length_s / step_s), (device,))
+        ends = window.ends_s - T0
+        window.activity[0, (ends <= 60) | (ends > 120)] = 0.5
+        return window
+
+    def problem(self) -> str | None:
+        return None
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_use_is_metered_and_what_is_not_measured_stays_unknown(world, monkeypatch):
+    monkeypatch.setattr(usage, "_PATIENCE_S", 0.01)
+    source = _Source()
+    world.create(make_pod("a", 0))
+    async with world.engine(usage=UsageFeed(source)) as engine:
+        for now in (60, 120, 180, 240):
+            world.now = T0 + now
+            await engine.count()
+        source.is_down = True
+        world.now = T0 + 300
+        await engine.count()
+    with Ledger.open(world.store, read_only=True) as ledger:
+        found = LedgerReader(ledger.database).read(T0, T0 + 300, Dimension.POD)
+    sums = found.lines["ml/a"]
+    # Steps are on a grid of half a minute; those of the last seconds come later.
+    measured, used = sums.measured_ticks / 1.5e6, sums.used_ticks / 1.5e6
+    assert 100 <= measured <= 180
+    assert used == measured / 2
+    assert found.books.unbalanced == 0
+    assert found.books.idle == sums.idle_ticks > 0
+
+
+async def test_unused_quota_is_a_line_of_its_own_within_unallocated(world):
+    quota = {
+        "metadata": {"name": "gpus"},
+        "status": {"hard": {"requests.nvidia.com/gpu": "3"}, "used": {"requests.nvidia.com/gpu": "1"}},
+    }
+    world.api.call("POST", "/api/v1/namespaces/ml/resourcequotas", quota)
+    world.create(make_pod("a", 0))
+    async with world.engine() as engine:
+        world.now = T0 + 100
+        await engine.count()
+    with Ledger.open(world.store, read_only=True) as ledger:
+        found = LedgerReader(ledger.database).read(T0, T0 + 100, Dimension.NAMESPACE)
+    assert found.books.unbalanced == 0
+    assert found.books.unallocated == 3 * 150_000_000
+    assert found.books.quota_held == 2 * 150_000_000
+    assert found.lines["ml"].ticks == 150_000_000

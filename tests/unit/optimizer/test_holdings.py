@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from tests.support.fakes.metered_fleet import NODES
 
-from kgwe.apps.optimizer.holdings import list_holdings
+from kgwe.apps.holdings import list_holdings
 from kgwe.kube.api.kgwe import gpunode
 from kgwe.local.fleet import gpunodes
 from kgwe.metrics.holdings import Holding

@@ -5,9 +5,11 @@ All times are whole seconds. Changes that the API dates are counted from their d
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import structlog
 
 from kgwe.apps.cost import nodes, pods
@@ -16,11 +18,14 @@ from kgwe.costing.metering.device_choice import GpuWish, choose_devices
 from kgwe.costing.metering.division import Claim, GpuClaim
 from kgwe.costing.metering.meter import NodeMeter, end_claim
 from kgwe.costing.metering.timeline import ClaimSpan
+from kgwe.costing.metering.use import UseKey
 from kgwe.costing.prices.book import Unpriced
 from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from numpy.typing import NDArray
 
     from kgwe.apps.cost.devices import KnownDevices
     from kgwe.apps.cost.nodes import CostNode
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpunode import GPUNode
     from kgwe.kube.api.resource import ResourceClaim
     from kgwe.kube.client.informer import Change
+    from kgwe.model.usage.window import PodKey, UsageWindow
 
 log = structlog.get_logger(__name__)
 
@@ -117,6 +123,27 @@ class ClusterMeter:
                 is_owner = owner is not None and owner.uid == uid
                 if pod is not None and (is_owner or change.key in pods.list_claims(pod)):
                     self._refresh_pod(key)
+
+    def on_usage(self, window: UsageWindow) -> None:
+        """Pods used their devices this much. Steps without a sample stay unknown."""
+        unnamed: dict[tuple[str, PodKey], list[int]] = {}
+        for row, device in enumerate(window.devices):
+            key = device.key
+            meter = self._meters.get(key.node)
+            if key.pod is None or meter is None or meter.state is None:
+                continue
+            if not any(gpu.uuid == key.uuid for gpu in meter.state.gpus):
+                unnamed.setdefault((key.node, key.pod), []).append(row)
+                continue
+            place = self._devices.find_slice(key.uuid, key.instance)
+            if place is not None:
+                _add_use(meter, UseKey(*key.pod, key.uuid, place), window, window.activity[row])
+        for (node, pod), rows in unnamed.items():
+            # The GPUs have made-up names: all devices of the pod count alike.
+            used = window.activity[rows]
+            counts = (~np.isnan(used)).sum(axis=0)
+            means = np.where(counts > 0, np.nansum(used, axis=0) / np.maximum(counts, 1), np.nan)
+            _add_use(self._meters[node], UseKey(*pod, ""), window, means)
 
     # --- counting -------------------------------------------------------------------------------------------
 
@@ -250,3 +277,11 @@ class ClusterMeter:
     def _find_labels(self, namespace: str) -> Mapping[str, str]:
         found = self._stores.namespaces.get(namespace)
         return found.metadata.labels if found is not None else {}
+
+
+def _add_use(meter: NodeMeter, key: UseKey, window: UsageWindow, used: NDArray[np.floating[Any]]) -> None:
+    for step, share in enumerate(used.tolist()):
+        if not math.isnan(share):
+            start_s = round(window.start_s + step * window.step_s)
+            end_s = round(window.start_s + (step + 1) * window.step_s)
+            meter.add_use(key, start_s, end_s, round(1000 * share))

@@ -10,14 +10,17 @@ from kgwe.apps.cost.cluster_meter import ClusterMeter, Stores
 from kgwe.apps.cost.devices import KnownDevices
 from kgwe.apps.cost.nodes import COST_NODES
 from kgwe.apps.cost.pods import COST_PODS
+from kgwe.apps.cost.quotas import QUOTAS
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - read by msgspec when it decodes
 from kgwe.kube.client.informer import Informer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from kgwe.apps.cost.nodes import CostNode
+    from kgwe.apps.cost.quotas import Quota
     from kgwe.costing.attribution import AttributionRules
     from kgwe.kube.api.kgwe.gpunode import GPUNode
     from kgwe.kube.api.resource import ResourceClaim, ResourceSlice
@@ -41,8 +44,9 @@ class ClusterView:
         self._pods = Informer(client, COST_PODS)
         self._namespaces = Informer(client, _NAMESPACES)
         self._gpu_nodes: Informer[GPUNode] = Informer(client, resources.GPU_NODE)
+        self._quotas = Informer(client, QUOTAS)
         self._claims: Informer[ResourceClaim] = Informer(client, resources.RESOURCE_CLAIM)
-        self.informers: list[Informer[Any]] = [self._nodes, self._pods, self._namespaces]
+        self.informers: list[Informer[Any]] = [self._nodes, self._pods, self._namespaces, self._quotas]
         self._devices = KnownDevices()
         self._meter: ClusterMeter | None = None
         self._nodes.on_change(lambda change: self._tell("on_node", change))
@@ -68,6 +72,18 @@ class ClusterView:
         )
         self._meter = ClusterMeter(stores, rules=rules, settled_s=settled_s, clock=clock, devices=self._devices)
         return self._meter
+
+    def list_nodes(self) -> Iterator[CostNode]:
+        """Yield all nodes."""
+        yield from self._nodes.store.values()
+
+    def list_gpu_nodes(self) -> Iterator[GPUNode]:
+        """Yield what agents report."""
+        yield from self._gpu_nodes.store.values()
+
+    def list_quotas(self) -> Iterator[Quota]:
+        """Yield all ResourceQuotas."""
+        yield from self._quotas.store.values()
 
     def stop_meter(self) -> None:
         """Tell the meter nothing more."""

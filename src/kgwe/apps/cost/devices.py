@@ -23,6 +23,8 @@ class KnownDevices:
         self._slices = DeviceSlices()
         self._held: dict[str, dict[str, tuple[GpuClaim, ...]]] = {}
         self._places: dict[str, GpuClaim] = {}
+        self._starts: dict[tuple[str, str], int] = {}
+        """(UUID of the GPU, id of the GPU instance) -> first memory unit of the slice."""
 
     def set_gpu_node(self, name: str, gpu_node: GPUNode | None) -> None:
         """Read what an agent reports; None: its GPUNode is gone."""
@@ -31,6 +33,12 @@ class KnownDevices:
             return
         self._places.update(list_places(gpu_node))
         self._held[name] = dict(_list_held(gpu_node))
+        for gpu in gpu_node.status.gpus:
+            self._starts.update({(gpu.uuid, str(each.instanceID)): each.start for each in gpu.mig.instances})
+
+    def find_slice(self, gpu: str, instance: str) -> int | None:
+        """Return the first memory unit of a slice; -1 for a whole GPU, None for a slice that is not known."""
+        return self._starts.get((gpu, instance)) if instance else -1
 
     def set_slice(self, name: str, new: ResourceSlice | None) -> frozenset[str]:
         """Read a ResourceSlice; return the nodes whose devices may have changed."""

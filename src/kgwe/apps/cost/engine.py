@@ -8,6 +8,7 @@ kept with the ledger, and reports name them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -16,7 +17,10 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps import background
+from kgwe.apps.cost.quotas import sum_unused
+from kgwe.apps.cost.usage import UsageFeed, open_usage
 from kgwe.costing.books import Dimension
+from kgwe.costing.metering.quota import QuotaMeter, sum_spare
 from kgwe.costing.segments import HELD, Bucket
 from kgwe.costing.split import parse_method
 from kgwe.store.ledger.ledger import Ledger
@@ -52,20 +56,23 @@ class CostEngine:
         cluster: ClusterView,
         metrics: Metrics,
         *,
+        usage: UsageFeed | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._cluster = cluster
         self._metrics = metrics
         self._clock = clock
+        self._usage = usage or UsageFeed(open_usage(settings, cluster, clock))
+        self._exit = contextlib.AsyncExitStack()
         self._method = parse_method(settings.split_method)
         self._book = load_book(settings.price_paths, with_defaults=settings.builtin_prices)
         self._ledger: Ledger | None = None
         self._meter: ClusterMeter | None = None
+        self._quotas: QuotaMeter | None = None
         self._pending: list[Segment] = []
         self._state: dict[str, str] = {}
         self._problem: str | None = "has not counted yet"
-        self._tasks: Any = None
         self._counting = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -82,15 +89,16 @@ class CostEngine:
             self._state[GAPS] = msgspec.json.encode([*gaps, [since_s, now_s]][-_MOST_GAPS:]).decode()
             log.warning("cost_engine_was_down", since=since_s, until=now_s)
         self._meter = self._cluster.start_meter(since_s, self._settings.rules, self._clock)
-        self._tasks = background.run_in_background(iter((self._run(),)))
-        await self._tasks.__aenter__()
+        self._quotas = QuotaMeter(since_s)
+        await self._exit.enter_async_context(self._usage.running())
+        await self._exit.enter_async_context(background.run_in_background(iter((self._run(),))))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._cluster.stop_meter()
-        await self._tasks.__aexit__(kind, error, trace)
+        await self._exit.__aexit__(kind, error, trace)
         if self._ledger is not None:
             await asyncio.to_thread(self._ledger.close)
 
@@ -107,7 +115,13 @@ class CostEngine:
         assert self._meter is not None  # noqa: S101 -- set on entry
         assert self._ledger is not None  # noqa: S101
         until_s = self._meter.now_s()
+        window = await self._usage.read(self._meter.settled_s, until_s)
+        if window is not None:
+            self._meter.on_usage(window)
         fresh = self._meter.count(until_s, self._settings.grace_seconds, self._book, self._method)
+        if self._quotas is not None:
+            spare = sum_spare(each for each in fresh if each.end_s == until_s and each.seconds)
+            fresh += self._quotas.count(until_s, sum_unused(self._cluster.list_quotas()), spare)
         self._pending += fresh
         batch, state = list(self._pending), self._state | {COUNTED: str(until_s)}
         try:

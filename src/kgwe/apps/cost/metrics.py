@@ -25,6 +25,7 @@ _BUCKETS: Final = {
     Bucket.OVERHEAD: "overhead",
     Bucket.UNALLOCATED: "unallocated",
     Bucket.RESERVED_IDLE: "reserved-idle",
+    Bucket.QUOTA_HELD: "quota-held",
 }
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kgwe import errors
+from kgwe.apps.usage_source import NodeAddress  # noqa: TC001 - read by msgspec when it decodes
 from kgwe.costing.metering.device_choice import guess_layouts
 from kgwe.costing.metering.division import GpuCut
 from kgwe.costing.metering.meter import NodeState
@@ -41,6 +42,7 @@ _MOST_GPUS: Final = 64
 
 
 class _NodeStatus(msgspec.Struct, frozen=True, gc=False):
+    addresses: tuple[NodeAddress, ...] = ()
     allocatable: dict[str, str] = {}
     capacity: dict[str, str] = {}
 

@@ -38,6 +38,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cost_center_labels: tuple[str, ...] = _RULES.cost_center
     experiment_labels: tuple[str, ...] = _RULES.experiment
     user_labels: tuple[str, ...] = _RULES.user
+    # Use of GPUs from Prometheus at this URL, and how to authenticate.
+    prometheus_url: str = ""
+    prometheus_token_file: str = ""
+    prometheus_username: str = ""
+    prometheus_password_file: str = ""
+    prometheus_ca_file: str = ""
+    prometheus_tenant: str = ""
+    # Label matchers of this cluster's series, such as cluster="prod", if Prometheus has several clusters.
+    prometheus_matchers: str = ""
+    prometheus_range_seconds: float = 0.0
+    # Exporters that the engine scrapes itself: URLs, or the URL of an http_sd service that lists them, or one on each
+    # GPU node. Without any of these the use of GPUs is unknown.
+    exporters: tuple[str, ...] = ()
+    exporters_from: str = ""
+    scrape_nodes: bool = False
+    exporter_port: int = 9400
+    exporter_path: str = "/metrics"
+    scrape_seconds: float = 15.0
     # Address of /metrics, /healthz and /readyz.
     metrics_bind_address: str = ":8080"
     leader_elect: bool = True

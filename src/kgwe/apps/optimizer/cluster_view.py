@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kgwe.apps.optimizer import holdings
+from kgwe.apps import holdings, usage_source
 from kgwe.apps.optimizer.history import gpu_pods
 from kgwe.cluster import offline
 from kgwe.cluster.state.cluster_state import selector_of
@@ -14,7 +14,6 @@ from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - read by msgspec when it decodes
 from kgwe.kube.client.informer import Informer
-from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,16 +26,9 @@ if TYPE_CHECKING:
     from kgwe.metrics.holdings import Holding
     from kgwe.model.usage.window import PodKey
 
-_ADDRESS_ORDER: Final = ("InternalIP", "Hostname", "ExternalIP")
-
-
-class _Address(msgspec.Struct, frozen=True, gc=False):
-    type: str
-    address: str
-
 
 class _NodeStatus(msgspec.Struct, frozen=True, gc=False):
-    addresses: tuple[_Address, ...] = ()
+    addresses: tuple[usage_source.NodeAddress, ...] = ()
     capacity: dict[str, str] = {}
 
 
@@ -86,12 +78,7 @@ class ClusterView:
 
     def list_exporters(self, port: int, path: str) -> Iterator[tuple[str, str]]:
         """Return node and URL of the exporter of each node with GPUs."""
-        for node in self._nodes.store.values():
-            found = {each.type: each.address for each in node.status.addresses}
-            address = next((found[kind] for kind in _ADDRESS_ORDER if kind in found), "")
-            if address and any(amounts.is_gpu(name) for name in node.status.capacity):
-                host = f"[{address}]" if ":" in address else address
-                yield node.metadata.name, f"http://{host}:{port}{path}"
+        return usage_source.list_exporters(self._nodes.store.values(), port, path)
 
     def list_holdings(self) -> Iterator[Holding]:
         """Return the devices that pods hold, as agents report them; none without GPUNodes."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kgwe.apps import usage_source
 from kgwe.metrics.embedded import EmbeddedSource, ScrapeSettings
-from kgwe.metrics.prometheus_api import PrometheusSettings
 from kgwe.metrics.settings import SourceHooks, SourceSettings, open_source
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def make_source(
     """
     keep_s = max(2 * settings.waste_window_seconds, 1800.0)
     wanted = SourceSettings(
-        prometheus=_read_prometheus(settings) if settings.prometheus_url else None,
+        prometheus=usage_source.read_prometheus(settings),
         exporters=settings.exporters,
         targets_url=settings.exporters_from,
         scrape=ScrapeSettings(interval_s=settings.scrape_seconds, keep_s=keep_s),
@@ -46,22 +45,6 @@ def make_source(
         is_without_gpus=cluster.is_without_gpus,
     )
     return open_source(wanted, hooks)
-
-
-def _read_prometheus(settings: Settings) -> PrometheusSettings:
-    def path(text: str) -> Path | None:
-        return Path(text) if text else None
-
-    return PrometheusSettings(
-        settings.prometheus_url,
-        token_file=path(settings.prometheus_token_file),
-        username=settings.prometheus_username,
-        password_file=path(settings.prometheus_password_file),
-        ca_file=path(settings.prometheus_ca_file),
-        tenant=settings.prometheus_tenant,
-        matchers=settings.prometheus_matchers,
-        range_s=settings.prometheus_range_seconds or None,
-    )
 
 
 class MinutePoller:

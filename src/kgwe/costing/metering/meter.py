@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from kgwe.costing.metering.division import GpuCut, NodeCut
 from kgwe.costing.metering.timeline import ClaimSpan, LineKey, NodeSpan, OpenLine, sweep_node
+from kgwe.costing.metering.use import Use, UseRecord
 from kgwe.costing.prices.book import Quote
 from kgwe.costing.split import HostShape, Rates, SplitMethod, split_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kgwe.costing.metering.use import UseKey
     from kgwe.costing.prices.book import NodeKind, PriceBook
     from kgwe.costing.segments import Holder, Segment, SegmentKey
 
@@ -50,6 +52,9 @@ class NodeMeter:
         self._holders: dict[str, Holder] = {}
         self._opened: dict[LineKey, OpenLine] = {}
         self._written: dict[SegmentKey, Segment] = {}
+        self._use = UseRecord()
+        self._use_before: dict[SegmentKey, Use] = {}
+        """Use before the settled time, of segments that go on."""
 
     @property
     def state(self) -> NodeState | None:
@@ -88,6 +93,11 @@ class NodeMeter:
         """Return the claim of a pod; None if it is not known, or settled."""
         return self._claims.get(uid)
 
+    def add_use(self, key: UseKey, start_s: int, end_s: int, milli: int) -> None:
+        """A pod used a device this much for a time. What is older than the settled time is too late to count."""
+        if end_s > self.settled_s:
+            self._use.add(key, max(start_s, self.settled_s), end_s, milli)
+
     def derive(self, now_s: int, book: PriceBook, method: SplitMethod) -> list[Segment]:
         """Return the segments to write: new, different, and without length where one must be removed."""
         if now_s <= self.settled_s:
@@ -99,7 +109,7 @@ class NodeMeter:
             self._holders,
             self._opened,
         )
-        current = {each.key: each for each in swept.segments}
+        current = {each.key: self._measure(each) for each in swept.segments}
         gone = [
             replace(each, end_s=each.start_s, measured_s=0, busy_ms=0)
             for key, each in self._written.items()
@@ -115,13 +125,26 @@ class NodeMeter:
             return
         states = list(self._price_states(until_s, book, method))
         window = self.settled_s, until_s
-        self._opened = sweep_node(states, list(self._claims.values()), window, self._holders, self._opened).open
+        swept = sweep_node(states, list(self._claims.values()), window, self._holders, self._opened)
+        self._opened = swept.open
+        self._use_before = {
+            each.key: Use(measured.measured_s, measured.busy_ms)
+            for each in swept.segments
+            if each.end_s == until_s and (measured := self._measure(each)).measured_s
+        }
+        self._use.forget(until_s)
         self.settled_s = until_s
         self._states = [each for each in self._states if each.end_s is None or each.end_s > until_s]
         self._claims = {uid: span for uid, span in self._claims.items() if span.end_s is None or span.end_s > until_s}
         open_holders = {key.holder for key in self._opened}
         self._holders = {uid: each for uid, each in self._holders.items() if uid in self._claims or uid in open_holders}
         self._written = {key: each for key, each in self._written.items() if each.end_s > until_s}
+
+    def _measure(self, each: Segment) -> Segment:
+        """Return the segment with its use, as far as it was measured."""
+        found = self._use.integrate(each, max(each.start_s, self.settled_s), each.end_s)
+        found = found.plus(self._use_before.get(each.key, Use()))
+        return replace(each, measured_s=found.measured_s, busy_ms=found.busy_ms) if found.measured_s else each
 
     def _price_states(self, now_s: int, book: PriceBook, method: SplitMethod) -> Iterator[NodeSpan]:
         """Yield the states with their prices; a state is cut where its price changes."""
