@@ -6,6 +6,7 @@ unused quotas exceed the unallocated GPUs, they divide them.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from kgwe.costing import money
@@ -56,7 +57,7 @@ class QuotaMeter:
         edges = [self._until_s, *days, until_s]
         opened: dict[str, Segment] = {}
         for name, part in kept.items():
-            for start_s, end_s in zip(edges, edges[1:], strict=False):
+            for start_s, end_s in itertools.pairwise(edges):
                 before = opened.get(name) or self._open.get(name)
                 is_same = before is not None and before.end_s == start_s and (before.rate, before.ppm) == part
                 begin_s = before.start_s if before is not None and is_same and start_s % DAY_S else start_s
