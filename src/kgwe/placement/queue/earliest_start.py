@@ -21,6 +21,7 @@ from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.live.scratch import NO_NODES, ScratchFleet
 from kgwe.placement.pod import shortage
 from kgwe.placement.pod.fit_status import FitStatus
+from kgwe.placement.queue import own_delays
 from kgwe.placement.queue.workloads import requested_milli
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class EarliestStart:
     domain: str
     free: int = 0
     """GPUs free there, if the start is unknown."""
+    others: frozenset[str] = NO_NODES
+    """More nodes that it needs, beyond the share that may be reserved."""
 
 
 class StartForecast:
@@ -75,6 +78,10 @@ class StartForecast:
             return found
         return self._limit_to_share(found, request, share) if share > 0 else None
 
+    def is_delayed_by_own(self, namespace: str, nodes: frozenset[str], now_s: float) -> bool:
+        """Whether most GPUs in use on the nodes are held by the namespace itself, without a known end."""
+        return own_delays.is_delayed_by_own(namespace, nodes, self._running, self._source.snapshot, now_s)
+
     def gpu_share(self, nodes: frozenset[str], request: Request | GangRequest) -> float:
         """The share of the GPUs usable by the workload that is on these nodes."""
         usable = self._usable_gpus(request)
@@ -93,7 +100,8 @@ class StartForecast:
                 break
             chosen.append(name)
         idle = sum(int(free[snapshot.index[name]]) for name in chosen)
-        return replace(start, nodes=frozenset(chosen), free=idle)
+        kept = frozenset(chosen)
+        return replace(start, nodes=kept, free=idle, others=start.nodes - kept)
 
     def _usable_gpus(self, request: Request | GangRequest) -> NDArray[np.int64]:
         """GPUs of each node on which a pod of the request fits if nothing runs."""

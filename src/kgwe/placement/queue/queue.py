@@ -147,6 +147,10 @@ class Queue:
                 del request_class.buckets[bucket.level, bucket.namespace]
         self._forget_if_empty(request_class)
 
+    def find_namespaces(self) -> set[str]:
+        """Namespaces with workloads that wait for GPUs."""
+        return {namespace for each in self._classes.values() for _, namespace in each.buckets}
+
     def list_unreported(self) -> list[Entry]:
         """Refused workloads whose waiting was not reported yet."""
         entries = (self.entries[key] for key in self._unreported)

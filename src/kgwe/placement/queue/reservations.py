@@ -81,6 +81,7 @@ class Reservations:
         # When the last reservation without a known start ended: in that cycle those that it blocked come first.
         self._blind_ended_s = -math.inf
         self._failures: list[tuple[QueuedWorkload, Exception]] = []
+        self._queue: Queue | None = None
         #: rises whenever a reservation is made, moved or removed
         self.version = 0
 
@@ -106,6 +107,7 @@ class Reservations:
     def start_cycle(self, queue: Queue, now_s: float, *, is_other: bool) -> None:
         """Drop reservations of workloads that no longer wait. `is_other`: nodes or settings changed."""
         self.trust.check_promises(self._running, now_s)
+        self._queue = queue
         for key in [key for key in self._denied if key not in queue.entries]:
             del self._denied[key]
         for namespace in [each for each, until_s in self._blind_allowed_s.items() if until_s <= now_s]:
@@ -200,7 +202,10 @@ class Reservations:
         others = self._nodes_before(workload)
         elsewhere = forecast.all_nodes_except(reservation.nodes) | others
         here_s = forecast.find_start_time(workload.request, now_s, elsewhere, likely)
-        is_too_much = here_s is not None and self._exceeds_share(workload, reservation.nodes, here_s, now_s)
+        is_too_much = here_s is not None and (
+            self._exceeds_share(workload, reservation.nodes, here_s, now_s)
+            or self._delays_others_by_own(workload, reservation.nodes, now_s)
+        )
         if (
             here_s is None
             or is_too_much
@@ -250,6 +255,14 @@ class Reservations:
         together = nodes | self._nodes_reserved_long(workload, now_s)
         return len(together) > 1 and self._forecast.gpu_share(together, workload.request) > self.settings.blind_share
 
+    def _delays_others_by_own(self, workload: QueuedWorkload, nodes: frozenset[str], now_s: float) -> bool:
+        """Whether others would wait for workloads of this namespace that have no known end."""
+        return (
+            self._queue is not None
+            and bool(self._queue.find_namespaces() - {workload.namespace})
+            and self._forecast.is_delayed_by_own(workload.namespace, nodes, now_s)
+        )
+
     def _nodes_reserved_long(self, workload: QueuedWorkload, now_s: float) -> frozenset[str]:
         """Nodes reserved for workloads before this one whose start is unknown or distant."""
         far_s = now_s + self.settings.far_s
@@ -269,6 +282,8 @@ class Reservations:
         share = settings.blind_share - (self._forecast.gpu_share(kept_long, workload.request) if kept_long else 0.0)
         start = self._forecast.find_start(workload.request, now_s, others, settings.likely_quantile, share)
         if start is None or (start.start_s is None and not self._may_be_blind(workload, now_s)):
+            return None
+        if self._delays_others_by_own(workload, start.nodes | start.others, now_s):
             return None
         if start.start_s is None:
             return start

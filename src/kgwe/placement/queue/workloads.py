@@ -176,6 +176,9 @@ class RunningWorkloads:
     def find(self, key: str) -> RunningWorkload | None:
         return self._workloads.get(key)
 
+    def list_of_namespace(self, namespace: str) -> list[RunningWorkload]:
+        return [each for each in self._workloads.values() if each.namespace == namespace]
+
     def sum_by_namespace(self) -> dict[str, int]:
         """Namespace -> milli used, queued and unqueued."""
         found = dict(self.queued_milli)

@@ -388,6 +388,56 @@ class TestUnknownEnds:
         assert bed.run(2.0) == []
 
 
+class TestDelayedByItsOwnNamespace:
+    """A namespace does not keep GPUs idle beside its own workloads that have no known end."""
+
+    def bed(self, *, holder: str, lasts: float | None) -> Bed:
+        bed = Bed({"s": {"a": [8, 8, 8, 8]}})
+        bed.start(work("x", 8, lasts=lasts, namespace=holder), work("y", 8, lasts=lasts, namespace=holder))
+        bed.put(work("gang", 8, 4, namespace="a", since_s=1.0))
+        bed.run(1.0)
+        return bed
+
+    @pytest.mark.parametrize(("lasts", "now_s"), [(None, 700.0), (600.0, 700.0), (60.0, 1000.0)])
+    def test_others_start_if_it_waits_for_its_own_workloads(self, lasts, now_s):
+        bed = self.bed(holder="a", lasts=lasts)
+        bed.put(work("other", 8, namespace="b", since_s=2.0))
+
+        assert bed.run(now_s) == ["other"]
+
+    def test_a_reservation_ends_when_its_own_workloads_run_past_their_time(self):
+        bed = self.bed(holder="a", lasts=600.0)
+        bed.put(work("other", 8, namespace="b", since_s=2.0))
+        assert bed.run(10.0) == []
+
+        assert bed.run(700.0) == ["other"]
+
+    @pytest.mark.parametrize("lasts", [None, 600.0])
+    def test_it_has_a_reservation_if_it_waits_for_others(self, lasts):
+        bed = self.bed(holder="c", lasts=lasts)
+        bed.put(work("other", 8, namespace="b", since_s=2.0), work("another", 8, namespace="b", since_s=2.0))
+
+        bed.run(700.0)
+
+        assert bed.holds.get("gang") is not None
+
+    def test_it_has_a_reservation_while_only_its_own_namespace_waits(self):
+        bed = self.bed(holder="a", lasts=None)
+        bed.put(work("other", 8, namespace="a", since_s=2.0))
+
+        assert bed.run(700.0) == []
+        assert bed.holds.get("gang") is not None
+
+    def test_it_starts_once_its_own_workloads_end(self):
+        bed = self.bed(holder="a", lasts=None)
+        bed.put(work("other", 8, namespace="b", since_s=2.0))
+        bed.run(700.0)
+        for key in ("x", "y", "other"):
+            bed.end(key)
+
+        assert bed.run(800.0) == ["gang"]
+
+
 class TestWords:
     def test_work_is_named_to_its_own_namespace_only(self):
         bed = Bed(LEAVES)
