@@ -1,9 +1,9 @@
 """Whether a waiting workload is delayed mainly by workloads of its own namespace whose end is not known.
 
-A reservation keeps GPUs free for a workload that waits for others to end. A namespace could declare short run times, let
-its workloads run on, and keep the GPUs beside them idle for as long. So a workload gets no reservation where most of
-the GPUs in use are held by its own namespace, by workloads without a run time or past their p95. Its namespace can end
-these workloads itself.
+A reservation keeps GPUs free for a workload that waits for others to end. A namespace could declare short run times,
+let its workloads run on, and keep the GPUs beside them idle for as long. So a workload gets no reservation where most
+of the GPUs in use are held by its own namespace, by workloads without a run time or past their p95. Its namespace can
+end these workloads itself.
 """
 
 from __future__ import annotations
