@@ -27,7 +27,7 @@ pytestmark = pytest.mark.cluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIGS = "/apis/kgwe.nvidia.io/v1/schedulerconfigs"
-PATHS = {"GPUBudget": "namespaces/default/gpubudgets", "AutoscalingPolicy": "autoscalingpolicies"}
+PATHS = {"AutoscalingPolicy": "autoscalingpolicies"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -53,7 +53,7 @@ def example(name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("file", ["budget.yaml", "autoscalingpolicy.yaml"])
+@pytest.mark.parametrize("file", ["autoscalingpolicy.yaml"])
 async def test_creating_a_kind_that_no_controller_acts_on_prints_a_warning(http: httpx2.Client, file: str) -> None:
     manifest = example(file)
     where = f"/apis/kgwe.nvidia.io/v1/{PATHS[manifest['kind']]}"

@@ -40,9 +40,13 @@ class Notifier:
             for channel in settings.channels
         }
 
-    async def __aenter__(self) -> Self:
+    def start(self) -> None:
+        """Begin to send. Call it in the thread of the event loop."""
         for sender in self._senders.values():
             sender.start()
+
+    async def __aenter__(self) -> Self:
+        self.start()
         return self
 
     async def __aexit__(

@@ -165,8 +165,8 @@ class TestAdmission:
         budget = replace(daily(10), measure=Measure.GPU_HOURS)
         decision = decide(budget, Spend(6 * DOLLAR * HOUR, T0), EncumbranceBook(), demand("w", 8, 1), T0)
         assert decision.message == (
-            "Budget team-a has no room: 6.0 GPU-hours spent and 0.0 GPU-hours encumbered of 10.0 GPU-hours;"
-            " the workload costs up to 8.0 GPU-hours."
+            "Budget team-a has 4.0 GPU-hours left of 10.0 GPU-hours (6.0 GPU-hours spent and 0.0 GPU-hours encumbered);"
+            " the workload costs up to 8.0 GPU-hours. The next period begins at 2026-03-03T00:00+00:00."
         )
 
     def test_the_strictest_budget_counts_and_names_itself(self):

@@ -28,7 +28,7 @@ from kgwe.store.ledger.price_files import load_book
 from kgwe.store.ledger.reader import LedgerReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
 
     from kgwe.apps.cost.cluster_meter import ClusterMeter
@@ -58,7 +58,10 @@ class CostEngine:
         *,
         usage: UsageFeed | None = None,
         clock: Callable[[], float] = time.time,
+        on_counted: Callable[[LedgerReader, int, str], Awaitable[None]] | None = None,
     ) -> None:
+        """`on_counted`: awaited after each count, with a reader, the time up to which was counted, and the currency."""
+        self._on_counted = on_counted
         self._settings = settings
         self._cluster = cluster
         self._metrics = metrics
@@ -178,6 +181,8 @@ class CostEngine:
             log.warning("ledger_not_read", error=str(exc))
             return
         metrics.set_totals(books, totals)
+        if self._on_counted is not None:
+            await self._on_counted(LedgerReader(self._ledger.database), until_s, self._book.currency)
 
 
 def _sum_totals(ledger: Ledger, until_s: int) -> tuple[Any, dict[tuple[str, str], int]]:

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from kgwe.apps import background, leading
+from kgwe.apps.cost.budgets.alert_sender import AlertSender
+from kgwe.apps.cost.budgets.metrics import BudgetMetrics
+from kgwe.apps.cost.budgets.publisher import BudgetPublisher
 from kgwe.apps.cost.cluster_view import ClusterView
 from kgwe.apps.cost.engine import CostEngine
 from kgwe.apps.cost.metrics import Metrics
 from kgwe.apps.leading import LeaderLoop
 from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.events import EventRecorder
+from kgwe.notify.metrics import NotifyMetrics
 from kgwe.telemetry import http, logs, probes
 
 if TYPE_CHECKING:
@@ -38,6 +43,16 @@ class CostProcess:
         self._elector = leading.make_elector(client, settings, self.identity) if settings.leader_elect else None
         self.cluster = ClusterView(client)
         self.leading = LeaderLoop(self._elector, lambda: self.cluster.informers)
+        acting = client.with_guard(self.leading.check_leading)
+        self._events = EventRecorder(acting, controller=FIELD_MANAGER, instance=self.identity)
+        self._sender = AlertSender(
+            settings.notifications,
+            acting,
+            self._events,
+            settings.lease_namespace,
+            NotifyMetrics(self.metrics.registry),
+        )
+        self.budgets = BudgetPublisher(acting, settings.rules, self._sender, BudgetMetrics(self.metrics.registry))
         self._problem: Callable[[], str | None] = lambda: "standby: another replica is the leader"
 
     def problem(self) -> str | None:
@@ -50,6 +65,8 @@ class CostProcess:
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
             on_port(port)
             await self.cluster.add_optional_kinds()
+            if await self.budgets.is_served():
+                self.cluster.informers.append(self.budgets.informer)
             log.info("cost_engine_started", id=self.identity, port=port)
             async with background.run_in_background(self._list_background_tasks()):
                 await self.leading.run(stop, self._lead_once)
@@ -57,6 +74,7 @@ class CostProcess:
 
     def _list_background_tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
         yield from (informer.run() for informer in self.cluster.informers)
+        yield self._events.run()
         if self._elector is not None:
             yield self._elector.run()
 
@@ -65,9 +83,9 @@ class CostProcess:
         if not await term.resync():
             return
         standby = self._problem
-        engine = CostEngine(self.settings, self.cluster, self.metrics)
+        engine = CostEngine(self.settings, self.cluster, self.metrics, on_counted=self.budgets.publish)
         try:
-            async with engine:
+            async with self._sender, engine:
                 self._problem = engine.problem
                 await term.wait_end()
                 await engine.count()

@@ -12,6 +12,7 @@ from kgwe import errors
 from kgwe.apps import configuration
 from kgwe.costing.attribution import AttributionRules
 from kgwe.costing.split import parse_method
+from kgwe.notify.settings import NotifySettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +57,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     exporter_port: int = 9400
     exporter_path: str = "/metrics"
     scrape_seconds: float = 15.0
+    # Channels and routes of alerts about budgets (see docs/notifications.md).
+    notifications: NotifySettings = NotifySettings()
     # Address of /metrics, /healthz and /readyz.
     metrics_bind_address: str = ":8080"
     leader_elect: bool = True

@@ -104,19 +104,26 @@ class Decision:
         return self.outcome <= Outcome.THROTTLED
 
     @property
+    def left(self) -> int:
+        """What is neither spent nor encumbered, in ticks; never negative."""
+        return max(self.budget.limit_ticks - self.spent - self.encumbered, 0)
+
+    @property
     def message(self) -> str:
         """The reason in words, for conditions and `kgwe explain`."""
         budget, measure = self.budget, self.budget.measure
-        used = f"{_format(self.spent, measure)} spent and {_format(self.encumbered, measure)} encumbered"
-        limit = _format(budget.limit_ticks, measure)
+        used = f"{format_amount(self.spent, measure)} spent and {format_amount(self.encumbered, measure)} encumbered"
+        limit = format_amount(budget.limit_ticks, measure)
         if self.outcome is Outcome.ADMITTED:
             return f"Budget {budget.name} has room: {used} of {limit}."
         if self.outcome is Outcome.THROTTLED:
             return f"Budget {budget.name} is above its soft limit: {used} of {limit}. Other workloads start first."
-        costs = f"the workload costs up to {_format(self.cost, measure)}"
+        costs = f"the workload costs up to {format_amount(self.cost, measure)}"
         if self.outcome is Outcome.IMPOSSIBLE:
             return f"Budget {budget.name} is too small: {costs}; the limit is {limit} per period."
-        return f"Budget {budget.name} has no room: {used} of {limit}; {costs}."
+        left = format_amount(self.left, measure)
+        begins = f" The next period begins at {_format_time(self.retry_at_s, budget.zone)}." if self.retry_at_s else ""
+        return f"Budget {budget.name} has {left} left of {limit} ({used}); {costs}.{begins}"
 
 
 def decide(budget: Budget, spend: Spend, book: EncumbranceBook, demand: Demand, now_s: int) -> Decision:
@@ -163,7 +170,12 @@ def order_by_throttle(owners: Sequence[str], throttled: frozenset[str]) -> list[
     return sorted(owners, key=lambda owner: owner in throttled)
 
 
-def _format(ticks: int, measure: Measure) -> str:
+def _format_time(at_s: int, zone: dt.tzinfo) -> str:
+    return dt.datetime.fromtimestamp(at_s, zone).isoformat(timespec="minutes")
+
+
+def format_amount(ticks: int, measure: Measure) -> str:
+    """Return an amount for people: `$1,234.50` or `12.5 GPU-hours`."""
     micros = money.round_ticks(ticks)
     if measure is Measure.GPU_HOURS:
         return f"{micros / money.MICROS:,.1f} GPU-hours"

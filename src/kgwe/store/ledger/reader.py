@@ -96,6 +96,17 @@ class LedgerReader:
                 found[key] = found.get(key, 0) + each.ticks
         return found
 
+    def sum_accounts(self, start_s: int, end_s: int) -> dict[Account, Sums]:
+        """Return what pods cost in a window, by account."""
+        with self._database.transaction() as connection:
+            accounts = _load_accounts(connection)
+            sums = _sum_window(connection, start_s, end_s)
+        found: dict[Account, Sums] = {}
+        for (number, bucket), each in sums.items():
+            if bucket in HELD:
+                found.setdefault(accounts.get(number, Account()), Sums()).merge(each)
+        return found
+
     def find_range(self) -> tuple[int, int] | None:
         """Return the first second of the ledger's days and the end of its last segment; None if it is empty."""
         with self._database.transaction() as connection:
