@@ -29,6 +29,8 @@ SURFACE: Final[dict[str, tuple[str, ...]]] = {
     "kgwe.nvidia.io/plan-amounts": ('{"cpu":100000000}', "[", '{"cpu":-1}'),
     "kgwe.nvidia.io/generation": ("1",),
     "kgwe.nvidia.io/recovery-note": ("moved",),
+    "kgwe.nvidia.io/request-decision": ('{"profile":"7g.80gb"}', '{"share":0.5,"source":"me"}', "["),
+    "kgwe.nvidia.io/original-gpu-request": ("8",),
     "kgwe.nvidia.io/spec-hash": ("00",),
     # suspension
     "kgwe.nvidia.io/suspended-by": ("kgwe-optimizer",),
@@ -124,6 +126,8 @@ SURFACE: Final[dict[str, tuple[str, ...]]] = {
     "kgwe.nvidia.io/spot-policy": ("Require",),
     "kgwe.nvidia.io/hardware": ("Same",),
     "gpu-autoscaler.io/spot-ok": ("true",),
+    "kgwe.nvidia.io/sharing-mode": ("mig", "exclusive"),
+    "kgwe.nvidia.io/mig-profile": ("7g.80gb",),
     "kgwe.nvidia.io/use-profile": ("batch",),
     "gpu-autoscaler.io/workload-type": ("training",),
     "resource.kubernetes.io/pod-claim-name": ("kgwe-gpus",),
@@ -132,6 +136,7 @@ SURFACE: Final[dict[str, tuple[str, ...]]] = {
 #: what the source calls a key by a part of it
 PREFIXES: Final = (
     "kgwe.nvidia.io/",
+    "gpu-autoscaler.io/",
     "kai.scheduler/",
     "kueue.x-k8s.io/pod-group-",
     "kueue.x-k8s.io/podset-",

@@ -30,6 +30,7 @@ from kgwe.telemetry.tracing import NoTracer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kgwe.cluster.workload.effective_request import DecisionSource
     from kgwe.kube.api.resources import Resource
 
 NAMESPACE = "team"
@@ -38,12 +39,12 @@ NAMESPACE = "team"
 class LeaderBed:
     """Create and change objects through `client`; `deps` are for the controllers."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *sources: DecisionSource, **settings: Any) -> None:
         self.api = MemoryApi()
         self.api.on_change = self._feed
         self.client = KubeClient(self.api)
         self.signer = Signer(b"k" * 32)
-        self.state = ClusterState(self.signer)
+        self.state = ClusterState(self.signer, decision_sources=sources)
         self.metrics = Metrics()
         self._events = EventRecorder(self.client, controller="kgwe", instance="test", per_second=1e9)
         self.deps = Deps(
@@ -101,8 +102,8 @@ class LeaderBed:
 
     # --- doing ------------------------------------------------------------------------------------------
 
-    async def node(self, name: str, *, gpus: int = 8) -> None:
-        offers = {amounts.GPU: str(gpus), "pods": "110", "cpu": "64"}
+    async def node(self, name: str, *, gpus: int = 8, **offered: str) -> None:
+        offers = {amounts.GPU: str(gpus), "pods": "110", "cpu": "64"} | offered
         status = {"allocatable": offers, "conditions": [{"type": "Ready", "status": "True"}]}
         await self.client.create(resources.NODE, {"metadata": {"name": name}, "status": status})
 

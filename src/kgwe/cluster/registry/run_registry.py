@@ -104,6 +104,7 @@ class RunRegistry:
         """Choose the run of the workload among those that claim to be its own, and reserve its seats."""
         workload = self._workloads.find(uid)
         run = runs.choose_run(self._claimants.get(uid, {}).values(), workload) if workload else None
+        workload = self._workloads.keep_decision_of(uid, run)
         before = self._table.runs.pop(uid, None)
         if before is not None and (run is None or before.meta.uid != run.meta.uid):
             self._moving.pop(uid, None)

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kgwe.cluster.workload.effective_request import apply_decision, choose_decision, read_decision
 from kgwe.cluster.workload.scheduler_policy import with_device_mode, with_priority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kgwe.cluster.registry.fleet_state import FleetState
+    from kgwe.cluster.registry.run_table import RunTable
+    from kgwe.cluster.workload.effective_request import DecisionSource
+    from kgwe.cluster.workload.runs import Run
     from kgwe.cluster.workload.workload import Key, Workload
 
 
 class WorkloadRegistry:
     """The workloads as the API shows them."""
 
-    def __init__(self, fleet_state: FleetState) -> None:
+    def __init__(self, fleet_state: FleetState, run_table: RunTable, sources: tuple[DecisionSource, ...] = ()) -> None:
+        """`sources`: decide on smaller requests, the first one first."""
         self._fleet_state = fleet_state
+        self._run_table = run_table
+        self._sources = sources
         self.by_key: dict[Key, Workload] = {}
         self.keys: dict[str, Key] = {}  # uid -> key
         self.priority_classes: dict[str, int] = {}  # name -> value
@@ -25,11 +32,31 @@ class WorkloadRegistry:
     def put(self, workload: Workload) -> bool:
         """Add or replace the workload; returns whether it is new."""
         is_new = workload.meta.uid not in self.keys
+        self._store(self._decide(workload, self._run_table.runs.get(workload.meta.uid)))
+        self.keys[workload.meta.uid] = workload.key
+        return is_new
+
+    def keep_decision_of(self, uid: str, run: Run | None) -> Workload | None:
+        """Return the workload with the request that its run was planned with; without a run, with the present one."""
+        workload = self.find(uid)
+        if workload is None:
+            return None
+        decided = self._decide(workload, run)
+        if decided.decision != workload.decision:
+            self._store(decided)
+        return self.find(uid)
+
+    def _store(self, workload: Workload) -> None:
         config = self._fleet_state.config
         workload = with_priority(workload, config, self.priority_classes)
         self.by_key[workload.key] = with_device_mode(workload, config)
-        self.keys[workload.meta.uid] = workload.key
-        return is_new
+
+    def _decide(self, workload: Workload, run: Run | None) -> Workload:
+        kept = read_decision(workload, run) if run is not None else None
+        found = choose_decision(workload, self._sources) if kept is None else kept
+        # A decision that came after the run changes nothing; what is only shown may be shown.
+        is_late = run is not None and kept is None and found is not None and not found.shadow
+        return apply_decision(workload, None if is_late else found)
 
     def remove(self, uid: str) -> Key:
         """Remove the workload; returns its key."""

@@ -32,6 +32,7 @@ from kgwe.kube.api import resources
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from kgwe.cluster.workload.effective_request import DecisionSource
     from kgwe.cluster.workload.runs import Run
     from kgwe.cluster.workload.signatures import Signer
     from kgwe.cluster.workload.workload import Key
@@ -73,11 +74,15 @@ class ClusterState:
     """The registries of one replica, and the handlers that feed them."""
 
     def __init__(
-        self, signer: Signer | None = None, report_error: Callable[[str, str, Exception], None] = ignore
+        self,
+        signer: Signer | None = None,
+        report_error: Callable[[str, str, Exception], None] = ignore,
+        decision_sources: tuple[DecisionSource, ...] = (),
     ) -> None:
         """`signer`: decisions it has not signed are ignored; None: a read-only tool that trusts what is written.
 
         `report_error` is called with a stage, an object, and the error that concerns this object only.
+        `decision_sources` decide on smaller requests of workloads, the first one first.
         """
         self.signer = signer
         self._report_error = report_error
@@ -88,7 +93,7 @@ class ClusterState:
         self.pods = self.pod_index.by_uid
         self.run_table = RunTable()
         self.runs, self.orphans = self.run_table.runs, self.run_table.orphans
-        self.workload_registry = WorkloadRegistry(self.fleet_state)
+        self.workload_registry = WorkloadRegistry(self.fleet_state, self.run_table, decision_sources)
         self.workloads, self.keys = self.workload_registry.by_key, self.workload_registry.keys
         self.priority_classes = self.workload_registry.priority_classes
         self.claim_names = ClaimNames()
@@ -235,6 +240,15 @@ class ClusterState:
         if self.workload_registry.put(workload):
             self.run_registry.adopt_claimed(workload.meta.uid)
         return workload.key
+
+    def renew_decisions(self, namespace: str) -> None:
+        """A source decides otherwise on workloads of this namespace: read those without a run again."""
+        for workload in list(self.workloads.values()):
+            if workload.meta.namespace == namespace and not workload.finished:
+                before = workload.decision
+                key = self._set_workload(workload)
+                if self.workloads[key].decision != before:
+                    self.announcer.workload_touched(key)
 
     def _remove_workload(self, uid: str) -> None:
         key = self.workload_registry.remove(uid)

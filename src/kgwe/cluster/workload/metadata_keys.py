@@ -18,6 +18,8 @@ MODEL_ANNOTATION: Final = "kgwe.nvidia.io/model"
 DETAILS_ANNOTATION: Final = "kgwe.nvidia.io/plan-details"
 #: what each pod takes of its node, as it was planned
 AMOUNTS_ANNOTATION: Final = "kgwe.nvidia.io/plan-amounts"
+#: on a run: the smaller request that it was planned with, if that is not the one of the spec
+DECISION_ANNOTATION: Final = "kgwe.nvidia.io/request-decision"
 #: on Deployments and their pods: tells the pods of one Deployment from those of its predecessor of the same name
 RUN_LABEL: Final = "kgwe.nvidia.io/run"
 SELECTOR: Final = f"{MANAGED_BY}={CONTROLLER_NAME}"

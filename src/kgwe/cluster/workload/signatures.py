@@ -11,7 +11,7 @@ pod like any other.
                     The API server copies the line of each pod while it creates the pod
     binding         namespace, pod uid, node, GPUs
     plan of a run   namespace, workload uid, generation of the workload, round, the plan as it is encoded, what each
-                    pod takes of its node (plans of earlier versions do not say)
+                    pod takes of its node (plans of earlier versions do not say), the smaller request that was decided
 
 No signature holds in another namespace. The API server sets the creation time. So a signature copied from an
 earlier pod is not valid on a later one, and a seat of an old plan cannot be claimed again by a gang of the same name.
@@ -252,7 +252,8 @@ def _binding_facts(namespace: str, uid: str, node: str, given: Mapping[str, str]
 def _plan_facts(namespace: str, owner: str, annotations: Mapping[str, str]) -> Facts:
     names = (metadata_keys.GENERATION_ANNOTATION, metadata_keys.ROUND_ANNOTATION, placement_annotations.PLAN_ANNOTATION)
     amounts = annotations.get(metadata_keys.AMOUNTS_ANNOTATION, "")
-    told = (amounts,) if amounts else ()
+    decision = annotations.get(metadata_keys.DECISION_ANNOTATION, "")
+    told = (amounts, *((decision,) if decision else ())) if amounts else ()
     return ("plan", namespace, owner, *(annotations.get(name, "") for name in names), *told)
 
 

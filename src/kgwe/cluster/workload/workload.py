@@ -27,7 +27,8 @@ from kgwe.placement.planning.ask import TopologyRequest
 from kgwe.visible_text import escape_line, escape_text
 
 if TYPE_CHECKING:
-    from kgwe.kube.api.kgwe.gpuworkload_status import Optimization
+    from kgwe.cluster.workload.effective_request import SmallerRequest
+    from kgwe.kube.api.kgwe.gpuworkload_status import EffectiveRequirements, Optimization
     from kgwe.kube.api.kgwe.warp import WarpGPUWorkloadSpec
     from kgwe.kube.api.meta import Condition, ObjectMeta
     from kgwe.kube.api.resources import Resource
@@ -79,6 +80,8 @@ class Status:
     optimization: Optimization | None = None
     #: of a failed workload: the hash of the spec that failed
     spec_hash: str = ""
+    #: the request it has and the one of its spec, if a decision is about it. Written and never read for decisions
+    effective: EffectiveRequirements | None = None
 
 
 class Details(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -173,6 +176,10 @@ class Workload:
     queue: str = ""
     #: the spec as it was read; None: not known
     spec: GPUWorkloadSpec | WarpGPUWorkloadSpec | None = field(default=None, compare=False, repr=False)
+    #: the decision about its request, see `effective_request`; None: there is none
+    decision: SmallerRequest | None = None
+    #: the workload as its spec says, if there is a decision
+    written: Workload | None = field(default=None, compare=False, repr=False)
 
     @property
     def key(self) -> Key:
@@ -365,6 +372,7 @@ def _read_status(status: Any, node: str) -> Status:
         nodes=getattr(status, "nodeSummary", ""),
         optimization=getattr(status, "optimization", None),
         spec_hash=status.specHash,
+        effective=status.effectiveRequirements,
     )
 
 
@@ -426,6 +434,7 @@ def _status_body(kind: Kind, status: Status) -> dict[str, Any]:
         "completionTime": status.completion_time,
         "observedGeneration": status.observed_generation,
         "specHash": status.spec_hash or None,
+        "effectiveRequirements": None if status.effective is None else msgspec.to_builtins(status.effective),
         "conditions": msgspec.to_builtins(status.conditions),
     }
     return body if kind is WARP else body | _plan_body(status)

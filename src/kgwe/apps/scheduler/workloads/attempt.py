@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
+    from kgwe.cluster.workload.effective_request import SmallerRequest
     from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.plan import Plan
 
@@ -23,7 +24,8 @@ class Attempt:
 
     generation: int = 0
     ask: Ask | None = None
-    basis: tuple[frozenset[str], bool, int] | None = None  # what `ask` was read from: excluded nodes, claims, priority
+    # what `ask` was read from: excluded nodes, claims, priority, decision about the request
+    basis: tuple[frozenset[str], bool, int, SmallerRequest | None] | None = None
     plan: Plan | None = None  # where it was placed, until the API shows its run
     limited_to: int | None = None  # the priority that was last reported to count instead of the one asked for
     held_at: float | None = None  # since when it waits without room

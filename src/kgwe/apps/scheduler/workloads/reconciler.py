@@ -231,7 +231,7 @@ class Reconciler:
         A plan for something else is discarded.
         """
         attempt.avoid = {node: until for node, until in attempt.avoid.items() if until > now}
-        basis = frozenset(attempt.avoid), workload.claims, workload.priority
+        basis = frozenset(attempt.avoid), workload.claims, workload.priority, workload.decision
         if attempt.ask is None or attempt.basis != basis:
             ask = self._creator.read_ask(workload, basis[0])
             if ask != attempt.ask:

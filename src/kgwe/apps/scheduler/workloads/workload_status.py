@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kgwe.cluster.suspension import marks
-from kgwe.cluster.workload import metadata_keys, scheduler_policy
+from kgwe.cluster.workload import effective_request, metadata_keys, scheduler_policy
 from kgwe.cluster.workload.conditions import (
     COMPLETE,
     DEGRADED,
@@ -234,7 +234,13 @@ def _with_conditions(
         old = before.get(type_)
         since = old.lastTransitionTime if old is not None and old.status == value else now
         conditions.append(Condition(type_, value, reason, _shorten(message), since, generation))
-    return replace(status, gpus=workload.gpus, observed_generation=generation, conditions=tuple(conditions))
+    return replace(
+        status,
+        gpus=workload.gpus,
+        effective=effective_request.build_status(workload),
+        observed_generation=generation,
+        conditions=tuple(conditions),
+    )
 
 
 def _degraded_condition(trouble: Trouble | None) -> dict[str, Verdict]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kgwe import errors
-from kgwe.cluster.workload import metadata_keys, placement_annotations
+from kgwe.cluster.workload import effective_request, metadata_keys, placement_annotations
 from kgwe.cluster.workload.manifests import run_metadata
 from kgwe.kube.api import core
 from kgwe.kube.translate import podrequest, podspec
@@ -28,6 +28,7 @@ _OURS = (
     placement_annotations.SEATED_LABEL,
     metadata_keys.ROUND_ANNOTATION,
     metadata_keys.RUN_LABEL,
+    effective_request.ORIGINAL_ANNOTATION,
 )
 
 
@@ -46,6 +47,7 @@ def build_pod_template(workload: Workload, default_image: str) -> dict[str, Any]
         meta["annotations"] = meta.get("annotations", {}) | {metadata_keys.MODEL_ANNOTATION: workload.model_name}
     if workload.share:
         meta["annotations"] = meta.get("annotations", {}) | {podrequest.SHARE: f"{workload.share:g}"}
+    meta["annotations"] = meta.get("annotations", {}) | effective_request.build_pod_annotations(workload)
     spec = template["spec"]
     spec.setdefault("restartPolicy", "Never")
     for container in (*spec["containers"], *spec.get("initContainers", ())):

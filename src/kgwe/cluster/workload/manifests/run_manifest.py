@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kgwe.cluster.workload import metadata_keys, placement_annotations, plan_details, plan_text
+from kgwe.cluster.workload import effective_request, metadata_keys, placement_annotations, plan_details, plan_text
 from kgwe.cluster.workload.manifests import dra_claims, rendezvous, run_metadata
 from kgwe.cluster.workload.manifests.pod_template import (
     copy_without_nulls,
@@ -112,7 +112,8 @@ def _run_meta(workload: Workload, wanted: Amounts) -> dict[str, Any]:
             metadata_keys.GENERATION_ANNOTATION: str(workload.meta.generation),
             metadata_keys.SPEC_HASH_ANNOTATION: workload.hash_spec(),
             "gpu.warp.dev/created-by": metadata_keys.CONTROLLER_NAME,
-        },
+        }
+        | effective_request.encode_decision(workload),
         "ownerReferences": [run_metadata.owner_reference(workload)],
     }
 

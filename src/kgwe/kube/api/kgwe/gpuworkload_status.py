@@ -67,6 +67,24 @@ class Optimization(ApiStruct, frozen=True):
     since: Annotated[Timestamp | None, about("When this was found first.")] = None
 
 
+class EffectiveRequirements(ApiStruct, frozen=True):
+    """The GPUs that the workload gets instead of those in its spec, and why. The spec is never changed."""
+
+    original: Annotated[str, about("The GPUs that the spec asks for.", max_length=64)] = ""
+    effective: Annotated[str, about("The GPUs that it is planned with: 1×1g.10gb or 0.5.", max_length=64)] = ""
+    wouldBe: Annotated[
+        str, about("In shadow mode: the GPUs that it would be planned with; nothing is changed.", max_length=64)
+    ] = ""
+    resource: Annotated[str, about("The resource that its pod asks for.", max_length=253)] = ""
+    source: Annotated[str, about("The kind that decided this.", max_length=63)] = ""
+    reason: Annotated[str, about("Why it was decided.", max_length=1024)] = ""
+
+
+EFFECTIVE = about(
+    "The GPUs it gets instead of those in its spec, by right-sizing or a sharing policy; absent without a decision."
+)
+
+
 class GPUWorkloadStatus(ApiStruct, frozen=True):
     """Where the workload is and how it is doing; written by the controller."""
 
@@ -109,6 +127,7 @@ class GPUWorkloadStatus(ApiStruct, frozen=True):
     completionTime: Annotated[Timestamp | None, about("When it succeeded or failed.")] = None
     observedGeneration: Annotated[int, about("The metadata.generation this status is about.", ge=0)] = 0
     specHash: Annotated[str, SPEC_HASH] = ""
+    effectiveRequirements: Annotated[EffectiveRequirements | None, EFFECTIVE] = None
     optimization: Annotated[
         Optimization | None, about("How its GPUs are wasted; written by the optimizer, absent if they are used.")
     ] = None

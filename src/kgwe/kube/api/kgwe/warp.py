@@ -4,7 +4,14 @@ from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from kgwe.kube.api.kgwe.gpuworkload import NAME_IS_A_LABEL, SPOT_POLICY, SUSPEND, RetryPolicy
-from kgwe.kube.api.kgwe.gpuworkload_status import DEGRADED_REASON, SPEC_HASH, SUSPENDED, Phase
+from kgwe.kube.api.kgwe.gpuworkload_status import (
+    DEGRADED_REASON,
+    EFFECTIVE,
+    SPEC_HASH,
+    SUSPENDED,
+    EffectiveRequirements,
+    Phase,
+)
 from kgwe.kube.api.schema import AGE, ApiStruct, Column, Conditions, CustomObject, Definition, Timestamp, about
 
 
@@ -49,6 +56,7 @@ class WarpGPUWorkloadStatus(ApiStruct, frozen=True):
     completionTime: Annotated[Timestamp | None, about("When it succeeded or failed.")] = None
     observedGeneration: Annotated[int, about("The metadata.generation this status is about.", ge=0)] = 0
     specHash: Annotated[str, SPEC_HASH] = ""
+    effectiveRequirements: Annotated[EffectiveRequirements | None, EFFECTIVE] = None
     conditions: Conditions = ()
 
 
