@@ -69,29 +69,21 @@ def pytest_collection_finish() -> None:
     """What was collected stays: the garbage collector need not look at it during each test."""
     gc.freeze()
     gc.enable()
-    gc.unfreeze = _unfreeze
-
-
-_unfreeze_all = gc.unfreeze
-
-
-def _unfreeze() -> None:
-    """Some commands end with this. Each full collection would then visit half a million objects of the tests."""
-    _unfreeze_all()
-    _thawed.append(True)
-
-
-_thawed: list[bool] = []
+    # Some commands end with this. Each full collection would then visit half a million objects of the tests.
+    gc.unfreeze = lambda: None
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Commands that a test calls configure the logs of the process, and its garbage collector."""
+    """Commands that a test calls configure the logs of the process."""
     structlog.configure(**_LOGS)
-    if _thawed:
-        _thawed.clear()
-        gc.collect(1)
-        gc.freeze()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):
+        from tests.support.scheduling import send_fewer_messages  # noqa: PLC0415 -- as below
+
+        send_fewer_messages(session.config)
 
 
 @pytest.hookimpl(optionalhook=True)

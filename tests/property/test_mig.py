@@ -162,7 +162,7 @@ def _can_place(states, profiles):
 
 
 @pytest.mark.parametrize("mix", streams.MIXES)
-@pytest.mark.parametrize("load", [0.7, 0.9])
+@pytest.mark.parametrize("load", [0.9, pytest.param(0.7, marks=pytest.mark.slow)])
 def test_never_worse_than_first_fit_or_most_free_on_streams(mix, load):
     atlas = layout_graph.get_layout_graph(A100, [*layout_graph.plain_profiles(A100), "1g.20gb"])
     named = streams.name_profiles(atlas, streams.MIXES[mix])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -118,8 +119,19 @@ def known_machine(name: str) -> Brute:
     return Brute(smi_topo.parse_smi_topology(reference.topo_text(entry), model=reference.model(entry)))
 
 
-@pytest.mark.parametrize("preference", [p for p in Preference if p is not Preference.NVLINK_OPTIMAL])
-@pytest.mark.parametrize("name", reference.NAMES)
+PREFERENCES = [p for p in Preference if p is not Preference.NVLINK_OPTIMAL]
+
+
+def preferences_by_machine() -> list[Any]:
+    """All pairs; one preference of each machine, in turns, is enough between two runs of the slow tests."""
+    return [
+        pytest.param(name, each, marks=() if each is PREFERENCES[number % len(PREFERENCES)] else pytest.mark.slow)
+        for number, name in enumerate(reference.NAMES)
+        for each in PREFERENCES
+    ]
+
+
+@pytest.mark.parametrize(("name", "preference"), preferences_by_machine())
 def test_the_table_of_every_known_machine_is_optimal(name, preference):
     compare(known_machine(name), preference, required=True)
 

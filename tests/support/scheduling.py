@@ -7,12 +7,13 @@ mostly wait. A process stays with the family whose cluster it runs, and with the
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.support.families import UNIT, family
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
+    import pytest
     from xdist.workermanage import WorkerController
 
 
@@ -60,3 +61,26 @@ class FamilyScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has n
 
 def _module(nodeid: str) -> str:
     return nodeid.partition("::")[0]
+
+
+def send_fewer_messages(config: pytest.Config) -> None:
+    """Have a test process send only what the terminal shows; the process that shows it is busy half as long."""
+    if config.option.durations or config.get_verbosity() > 0:
+        return
+    for plugin in config.pluginmanager.get_plugins():
+        if type(plugin).__name__ == "WorkerInteractor":
+            plugin.sendevent = _without_silence(plugin.sendevent)
+
+
+def _without_silence(send: Any) -> Any:
+    def send_what_is_shown(name: str, **details: Any) -> None:
+        if name == "logstart" or (name == "testreport" and _is_silent(details["data"])):
+            return
+        send(name, **details)
+
+    return send_what_is_shown
+
+
+def _is_silent(report: dict[str, Any]) -> bool:
+    """Whether the report is about a set-up or teardown that succeeded and printed nothing."""
+    return report["when"] != "call" and report["outcome"] == "passed" and not report["sections"]

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("xdist")
 
 from tests.support.families import UNIT, family
-from tests.support.scheduling import FamilyScheduling
+from tests.support.scheduling import FamilyScheduling, _is_silent
 
 
 class Worker:
@@ -74,3 +74,17 @@ def test_a_worker_returns_to_no_family_that_it_left(count: int):
         families = [family(each.partition("::")[0]) for each in ran]
         changes = [new for old, new in zip(["", *families], families, strict=False) if old != new]
         assert len(changes) == len(set(changes))
+
+
+@pytest.mark.parametrize(
+    ("when", "outcome", "sections", "silent"),
+    [
+        ("setup", "passed", [], True),
+        ("teardown", "passed", [("stdout", "words")], False),
+        ("teardown", "failed", [], False),
+        ("call", "passed", [], False),
+        ("setup", "skipped", [], False),
+    ],
+)
+def test_only_a_set_up_or_teardown_without_words_is_not_reported(when, outcome, sections, silent):
+    assert _is_silent({"when": when, "outcome": outcome, "sections": sections}) is silent

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SHARED = "nvidia.com/gpu.shared"
 SCRIPT = Path(__file__).parents[2] / "support" / "machines" / "plugin_process.py"
-ROUNDS = pytest.mark.parametrize("rounds", [2, pytest.param(5, marks=pytest.mark.slow)])
+ROUNDS = pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.slow)])
 
 
 async def start(root: Path, pieces: int = 0) -> asyncio.subprocess.Process:

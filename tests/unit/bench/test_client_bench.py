@@ -41,6 +41,7 @@ def test_a_size_that_cannot_be_measured_is_refused(wrong, complaint):
         benchmark.Options(**wrong).check()
 
 
+@pytest.mark.slow
 def test_both_transports_are_measured_on_the_loopback_server():
     options = benchmark.Options(requests=40, workers=4, events=20, repeat=1, loopback=True)
 

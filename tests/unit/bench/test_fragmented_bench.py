@@ -61,6 +61,7 @@ def test_the_scenario_is_that_of_the_cluster_benchmark():
     assert (np.bitwise_count(site.snapshot.free).sum(), len(set(site.leaf_of.values()))) == (2200, 32)
 
 
+@pytest.mark.slow
 def test_ours_needs_fewer_leaves_than_best_fit_and_an_even_split():
     runs = [fragmented.compare(Cell(0.45, SCENARIO), seed) for seed in (1, 2, 3)]
     found = fragmented.summarise(runs)

@@ -11,6 +11,7 @@ from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.sim.fleet import fleets
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_line_of_json_with_the_keys_that_are_compared(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["bench", "gang", "--repeat", "1", "--json"])

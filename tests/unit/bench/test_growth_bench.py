@@ -40,6 +40,7 @@ def test_every_curve_has_a_time_for_every_size(measured: report.Report):
     assert all(seconds > 0 for curves in metrics.values() for curve in curves.values() for seconds in curve.values())
 
 
+@pytest.mark.slow  # matplotlib takes a second to import
 def test_it_is_drawn(measured: report.Report, tmp_path: Path):
     pytest.importorskip("matplotlib")
     plot.draw(growth.build_panels(measured), tmp_path / "growth.png")
@@ -49,6 +50,7 @@ def test_it_is_drawn(measured: report.Report, tmp_path: Path):
     assert width > height > 500
 
 
+@pytest.mark.slow
 def test_a_picture_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path):
     pytest.importorskip("matplotlib")
     panel = plot.Panel("title", "nodes", {"plan": {"1": 0.001, "10": 0.01}})

@@ -1,9 +1,12 @@
 """The benchmark of the queue says what it is asked to say."""
 
+import pytest
+
 from kgwe.bench.placement import queue
 from kgwe.local.host.progress import Silent
 
 
+@pytest.mark.slow
 def test_it_times_and_compares():
     options = queue.Options(nodes=24, repeat=1, small=8, jobs=24, heroes=1, seeds=1)
 

@@ -62,7 +62,7 @@ def test_spot_reports_every_setting_and_the_risk_of_gangs(tmp_path, capsys):
         "--data",
         str(write_spot(tmp_path)),
         "--start-every-hours",
-        "12",
+        "36",
         "--replan-hours",
         "60",
         "--plot",

@@ -149,7 +149,7 @@ def test_an_openb_fleet_is_filled_by_the_live_engine(capsys, tmp_path):
     told = json.loads(capsys.readouterr().out)
     assert (told["trace"], told["seeds"]) == ("small", [1, 2])
     assert all(80 < each["alloc_100"] <= 100 for each in told["policies"].values())
-    run("simulate", "--trace", str(pods), *options)
+    run("simulate", "--trace", str(pods), "--format", "openb", "--fill", "1", "--compare", "kgwe-mixfit")
     assert "kgwe-mixfit" in capsys.readouterr().out
 
 

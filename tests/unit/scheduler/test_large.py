@@ -47,7 +47,7 @@ def stored_job(made):
     return msgspec.convert(body, resources.JOB.type, strict=False), plan
 
 
-@pytest.mark.parametrize("per_pod", [8, 1])
+@pytest.mark.parametrize("per_pod", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_plan_of_16384_gpus_survives_a_restart(per_pod):
     job, plan = stored_job(state(per_pod))
     assert len(plan.seats) == GPUS // per_pod

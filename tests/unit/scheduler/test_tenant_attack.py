@@ -446,7 +446,7 @@ def attack_in_pairs(world: World, before: dict[str, Any], base: Try, step: int =
     return len(pairs)
 
 
-@pytest.mark.parametrize("step", [101, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [401, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("base", [ALONE, MEMBER], ids=lambda each: each.words)
 def test_nor_do_two_together(world: World, before: dict[str, Any], base: Try, step: int) -> None:
     """One in so many of all pairs; all of them below."""

@@ -77,7 +77,7 @@ def test_run_times_by_kind_are_those_of_equal_pods():
 class TestHeroes:
     NODES = small_fleet.nodes(8)
     # Jobs of 8 cards do not fit these nodes, and much of the load is theirs.
-    WORKLOAD = queueing.with_heroes(NODES, jobs=160, heroes=4, load=2.5, part=0.5, seed=2)
+    WORKLOAD = queueing.with_heroes(NODES, jobs=96, heroes=4, load=2.5, part=0.5, seed=2)
 
     def test_heroes_wait_less_than_when_all_go_ahead_and_others_less_than_when_nobody_does(self):
         rows = {

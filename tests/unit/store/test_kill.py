@@ -21,7 +21,7 @@ from kgwe.store.history import HistoryStore
 _ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, rounds: int):
     path = tmp_path / "history.db"
     luck = random.Random(7)
@@ -31,7 +31,7 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, roun
         _check(path, written)
 
 
-@pytest.mark.parametrize("rounds", [5, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_writer_that_is_killed_while_it_creates_the_store_leaves_one_that_opens(tmp_path: Path, rounds: int):
     luck = random.Random(3)
     for number in range(rounds):

@@ -38,7 +38,7 @@ p{margin:0}.soft{color:var(--soft);font-size:13px}
 .legend i{width:14px;height:4px;border-radius:2px;background:currentColor}
 main>.legend{position:sticky;top:0;z-index:1;margin:0 0 6px;padding:8px 0;background:var(--bg)}
 .card .legend{font-size:13px;margin:2px 0 4px;color:var(--soft)}
-.scroll{overflow-x:auto}
+.scroll,.one{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:6px 10px;text-align:right;border-top:1px solid var(--line);white-space:nowrap}
 tr:first-child>*{border-top:0}th:first-child,td:first-child{text-align:left;padding-left:0}

@@ -147,10 +147,10 @@ def test_old_arrivals_fade():
 def test_it_packs_like_the_experiment_on_generated_pods():
     """The engine learns the mix from its decisions; the experiment's MixFit knows it."""
     rng = np.random.default_rng(7)
-    nodes = tuple(NodeSpec(f"n{number:03}", 96_000, 400_000, 8, "T4") for number in range(60))
+    nodes = tuple(NodeSpec(f"n{number:03}", 96_000, 400_000, 8, "T4") for number in range(40))
     sizes = ((200, 1), (330, 1), (470, 1), (810, 1), (1000, 1), (1000, 2), (1000, 8))
     pods = []
-    for _ in range(1500):
+    for _ in range(1000):
         milli, count = sizes[int(rng.choice(len(sizes), p=(0.2, 0.1, 0.2, 0.2, 0.2, 0.07, 0.03)))]
         pods.append(Pod(Demand(int(rng.integers(1, 9)) * 1000 * count, milli, count), 4096))
     trace = openb.Trace("generated", tuple(pods))

@@ -133,7 +133,7 @@ def test_no_layout_serves_more_of_a_distribution(name, cards):
     names = [p for p in geometry.profiles if geometry.profiles[p].is_plain]
     atlas = layout_graph.get_layout_graph(geometry, names)
     rng = np.random.default_rng(cards)
-    for _ in range(60 // cards):
+    for _ in range(24 // cards):
         parts = rng.dirichlet(np.full(len(names), 0.6))
         shares = {p: round(float(x), 3) for p, x in zip(names, parts, strict=True) if x > 0.01}
         if sum(shares.values()) > 1:

@@ -75,9 +75,8 @@ class TestPublishedCheckValues:
         asked = sum(pod.demand.total_milli for pod in experiment.arrivals) / (1000 * sum(n.gpus for n in nodes))
         assert 1.298 < asked <= 1.3
 
-    @pytest.mark.parametrize(
-        ("policy", "least", "most"), [("MixFit", 96.1, 96.4), pytest.param("FGD", 94.9, 95.6, marks=pytest.mark.slow)]
-    )
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("policy", "least", "most"), [("MixFit", 96.1, 96.4), ("FGD", 94.9, 95.6)])
     def test_allocation_on_the_default_trace(self, default, nodes, policy, least, most):
         experiment = openb.draw_experiment(default, nodes, seed=42)
         asked = np.cumsum([pod.demand.total_milli for pod in experiment.arrivals])
