@@ -22,12 +22,17 @@ LEAST_ROWS: Final = 200
 _LATER: Final = 0.25
 _RIDGE: Final = 1000.0
 _STEP: Final = 0.03
-# Far ahead fewer independent days are known, so the simpler linear model counts more: most at a day.
+# Far ahead fewer independent days are known, so the simpler linear model counts more: hardly at an hour, most at a day.
 _LINEAR_SHARE: Final = 0.8
+# The linear model is fitted again with less weight on large errors, as often as this.
+_REWEIGHTINGS: Final = 5
+_RANDOM_TREES: Final = ({"objective": "l1", "num_leaves": 15, "learning_rate": 0.05, "extra_trees": True}, 200)
 _TREES: Final = (
     ({"objective": "l1", "num_leaves": 6, "learning_rate": 0.05}, 250),
     ({"objective": "l1", "num_leaves": 15, "learning_rate": 0.04}, 150),
-    ({"objective": "l1", "num_leaves": 15, "learning_rate": 0.05, "extra_trees": True}, 200),
+    _RANDOM_TREES,
+    _RANDOM_TREES,
+    _RANDOM_TREES,
 )
 _TAIL: Final = {"objective": "quantile", "num_leaves": 6, "learning_rate": 0.06}
 _TAIL_ROUNDS: Final = 120
@@ -62,8 +67,9 @@ class _Fitted:
     """The models of one horizon, and the corrections of its interval in log units."""
 
     ahead: int
-    window: int
-    middle: Ask
+    windows: tuple[int, ...]
+    """Steps of the anchors. The forecast is the mean over them; the interval is a difference to the first."""
+    middles: tuple[Ask, ...]
     low: Ask
     high: Ask
     below: float = 0.0
@@ -104,12 +110,13 @@ class DemandForecaster:
         # No feature looks further back than this.
         begin = max(first - (ahead // series.day + 16) * series.day, 0)
         series, first = series.tail(begin), first - begin
-        anchor = find_anchor(take_log(series.values), fitted.window)
-        rows = describe_steps(series, anchor, ahead)[first:]
-        base = anchor[first:]
-        middle = fitted.middle(rows) + base
-        low = np.minimum(fitted.low(rows) + base - fitted.below, middle)
-        high = np.maximum(fitted.high(rows) + base + fitted.above, middle)
+        anchors = [find_anchor(take_log(series.values), window) for window in fitted.windows]
+        rows = [describe_steps(series, anchor, ahead)[first:] for anchor in anchors]
+        bases = [anchor[first:] for anchor in anchors]
+        found = [ask(seen) + base for ask, seen, base in zip(fitted.middles, rows, bases, strict=True)]
+        middle = np.mean(found, axis=0)
+        low = np.minimum(fitted.low(rows[0]) + bases[0] - fitted.below, middle)
+        high = np.maximum(fitted.high(rows[0]) + bases[0] + fitted.above, middle)
         columns = [np.maximum(np.expm1(each), 0.0) for each in (middle, low, high)]
         return [
             DemandForecast(True, float(value), float(lower), float(upper), COVERAGE, self.source)  # noqa: FBT003 -- positional for speed
@@ -137,14 +144,17 @@ def _load_lightgbm() -> Any:
     return lightgbm
 
 
-def choose_window(series: DemandSeries, ahead: int) -> int:
-    """Return how many last steps give the best plain forecast: one for smooth demand, a day for bursts."""
+def choose_windows(series: DemandSeries, ahead: int) -> tuple[int, ...]:
+    """Return the steps whose mean is the anchor: of the windows that are tried, the best one step ahead.
+
+    That is one step for smooth demand, and a day for bursts. A day or more ahead no anchor is close, so all are used.
+    """
     logs = take_log(series.values)
     windows = (1, 6, series.day)
-    found = [np.abs(np.expm1(find_anchor(logs, window)[:-ahead]) - series.values[ahead:]) for window in windows]
-    return windows[
-        int(np.argmin([float(np.nanmean(each)) if np.isfinite(each).any() else float("inf") for each in found]))
-    ]
+    found = [np.abs(np.expm1(find_anchor(logs, window)[:-1]) - series.values[1:]) for window in windows]
+    errors = [float(np.nanmean(each)) if np.isfinite(each).any() else float("inf") for each in found]
+    best = windows[int(np.argmin(errors))]
+    return (best, *(window for window in windows if window != best)) if ahead >= series.day else (best,)
 
 
 def _fit_horizon(
@@ -152,22 +162,18 @@ def _fit_horizon(
 ) -> _Fitted | None:
     if len(series.values) <= ahead + LEAST_ROWS:
         return None
-    window = choose_window(series, ahead)
-    anchor = find_anchor(take_log(series.values), window)
-    rows = describe_steps(series, anchor, ahead)[:-ahead]
-    target = take_log(series.values)[ahead:] - anchor[:-ahead]
-    usable = np.isfinite(target)
-    # The first two weeks have no history of their own.
-    usable[: min(14 * series.day, len(usable) // 3)] = False
-    rows, target = rows[usable], target[usable]
+    windows = choose_windows(series, ahead)
+    share = _LINEAR_SHARE * min(ahead / series.day, 1.0) ** 2
+    sets = [_gather_rows(series, window, ahead) for window in windows]
+    rows, target = sets[0]
     if len(target) < LEAST_ROWS:
         return None
-    days = ahead / series.day
-    fitted = _fit_models(lightgbm, rows, target, days, options)
-    result = _Fitted(ahead, window, *fitted)
+    middles = tuple(_fit_middle(lightgbm, *each, share, options) for each in sets)
+    low, high = _fit_ends(lightgbm, rows, target, options)
+    result = _Fitted(ahead, windows, middles, low, high)
     if calibrate:
         cut = int(len(target) * (1 - _LATER))
-        _, low, high = _fit_models(lightgbm, rows[: cut - ahead], target[: cut - ahead], days, options)
+        low, high = _fit_ends(lightgbm, rows[: cut - ahead], target[: cut - ahead], options)
         # Errors of overlapping forecasts go together: `ahead` of them say as much as one.
         independent = max((len(target) - cut) / ahead, 1.0)
         level = min((1 - (1 - COVERAGE) / 2) * (1 + 1 / independent), 1.0)
@@ -176,38 +182,68 @@ def _fit_horizon(
     return result
 
 
-def _fit_models(
-    lightgbm: Any, rows: Floats, target: Floats, days: float, options: tuple[int, int]
-) -> tuple[Ask, Ask, Ask]:
-    """Return functions for the middle, the lower and the upper end."""
+def _gather_rows(series: DemandSeries, window: int, ahead: int) -> tuple[Floats, Floats]:
+    """Return the features of the steps whose outcome is known, and the outcomes as differences to the anchor."""
+    logs = take_log(series.values)
+    anchor = find_anchor(logs, window)
+    target = logs[ahead:] - anchor[:-ahead]
+    usable = np.isfinite(target)
+    # The first two weeks have no history of their own.
+    usable[: min(14 * series.day, len(usable) // 3)] = False
+    return describe_steps(series, anchor, ahead)[:-ahead][usable], target[usable]
+
+
+def _fit_middle(lightgbm: Any, rows: Floats, target: Floats, share: float, options: tuple[int, int]) -> Ask:
+    """Return the mean of boosted models, with a share of the linear one; the linear one alone without LightGBM."""
     linear = _fit_linear(rows, target)
     if lightgbm is None:
-        tail = (1 - COVERAGE) / 2
-        residual = target - linear(rows)
-        low, high = np.quantile(residual, tail), np.quantile(residual, 1 - tail)
-        return linear, lambda new: linear(new) + low, lambda new: linear(new) + high
-    common = {**_COMMON, "seed": options[0], "num_threads": options[1]}
+        return linear
+    trees = [
+        _boost(lightgbm, rows, target, {**parameters, "seed": options[0] + number, "num_threads": options[1]}, rounds)
+        for number, (parameters, rounds) in enumerate(_TREES)
+    ]
 
-    def train(parameters: dict[str, Any], rounds: int) -> Ask:
-        booster = lightgbm.train({**common, **parameters}, lightgbm.Dataset(rows, target), rounds)
-        return lambda new: np.asarray(booster.predict(new, num_threads=options[1]), dtype=np.float64)
-
-    trees = [train({**parameters, "seed": options[0] + i}, rounds) for i, (parameters, rounds) in enumerate(_TREES)]
-    share = _LINEAR_SHARE * min(days, 1.0)
-
-    def middle(new: Floats) -> Floats:
+    def ask(new: Floats) -> Floats:
         boosted = np.mean([tree(new) for tree in trees], axis=0)
         return np.asarray((1 - share) * boosted + share * linear(new), dtype=np.float64)
 
-    return middle, train({**_TAIL, "alpha": 0.05}, _TAIL_ROUNDS), train({**_TAIL, "alpha": 0.95}, _TAIL_ROUNDS)
+    return ask
+
+
+def _fit_ends(lightgbm: Any, rows: Floats, target: Floats, options: tuple[int, int]) -> tuple[Ask, Ask]:
+    """Return functions for the lower and the upper end of the interval."""
+    tail = (1 - COVERAGE) / 2
+    if lightgbm is None:
+        linear = _fit_linear(rows, target)
+        residual = target - linear(rows)
+        low, high = np.quantile(residual, tail), np.quantile(residual, 1 - tail)
+        return lambda new: linear(new) + low, lambda new: linear(new) + high
+    settings = {**_TAIL, "seed": options[0], "num_threads": options[1]}
+    low_end = _boost(lightgbm, rows, target, {**settings, "alpha": tail}, _TAIL_ROUNDS)
+    return low_end, _boost(lightgbm, rows, target, {**settings, "alpha": 1 - tail}, _TAIL_ROUNDS)
+
+
+def _boost(lightgbm: Any, rows: Floats, target: Floats, settings: dict[str, Any], rounds: int) -> Ask:
+    booster = lightgbm.train({**_COMMON, **settings}, lightgbm.Dataset(rows, target), rounds)
+    threads = settings["num_threads"]
+    return lambda new: np.asarray(booster.predict(new, num_threads=threads), dtype=np.float64)
 
 
 def _fit_linear(rows: Floats, target: Floats) -> Ask:
-    """Return a ridge regression. Unknown features count as their mean."""
+    """Return a ridge regression on absolute errors: demand jumps. Unknown features count as their mean."""
     mean = np.array([np.mean(column[np.isfinite(column)]) if np.isfinite(column).any() else 0.0 for column in rows.T])
     filled = np.where(np.isfinite(rows), rows, mean) - mean
     scale = filled.std(axis=0) + 1e-9
     filled /= scale
-    centre = target.mean()
-    weights = np.linalg.solve(filled.T @ filled + _RIDGE * np.eye(rows.shape[1]), filled.T @ (target - centre))
+    centre, counts = float(target.mean()), np.ones(len(target))
+    for left in range(_REWEIGHTINGS, -1, -1):
+        weighted = filled * counts[:, np.newaxis]
+        weights = np.linalg.solve(filled.T @ weighted + _RIDGE * np.eye(rows.shape[1]), weighted.T @ (target - centre))
+        if left:
+            error = target - centre - filled @ weights
+            size = np.abs(error)
+            usual = float(np.median(size)) + 1e-9
+            # An error counts by its size, unless it is small beside the usual one.
+            counts = usual / np.maximum(size, 0.3 * usual)
+            centre += float(np.average(error, weights=counts))
     return lambda new: np.asarray((np.where(np.isfinite(new), new, mean) - mean) / scale @ weights + centre)

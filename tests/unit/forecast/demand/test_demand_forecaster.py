@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kgwe import errors
-from kgwe.forecast.demand.forecaster import DemandForecaster, choose_window
+from kgwe.forecast.demand.forecaster import DemandForecaster, choose_windows
 from kgwe.forecast.demand.series import DemandSeries, describe_steps, fill_forward, find_anchor, shift, take_log
 
 
@@ -106,7 +106,7 @@ def test_bursts_are_forecast_from_a_longer_mean_than_smooth_demand():
     random = np.random.default_rng(2)
     bursts = DemandSeries(random.exponential(1, 2000) ** 4, 3600.0)
     smooth = DemandSeries(1000 * np.exp(np.cumsum(random.normal(0, 0.01, 2000))), 3600.0)
-    assert choose_window(bursts, 1) > choose_window(smooth, 1) == 1
+    assert choose_windows(bursts, 1) > choose_windows(smooth, 1) == (1,)
 
 
 def test_features_look_back_only():
