@@ -1,4 +1,4 @@
-"""A cluster in memory: an API server, a Job controller, and kubelets that run pods as soon as they have a node."""
+"""A cluster in memory: an API server, controllers of Jobs and Deployments, and kubelets that run pods as soon as they have a node."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class MemoryCluster:
         self.api = MemoryApi(kind for kind in kinds if kind.group in ("kgwe.nvidia.io", "gpu.warp.dev"))
         self.client = KubeClient(self.api)
         self._changed = asyncio.Event()
+        self._made = 0
         self.api.on_change = self._react
 
     async def __aenter__(self) -> Self:
@@ -112,6 +113,8 @@ class MemoryCluster:
         loop = asyncio.get_running_loop()
         if change.collection == "apis/batch/v1/jobs" and change.type != "DELETED":
             loop.call_soon(self._sync_job, _path(change.obj, "jobs"))
+        elif change.collection == "apis/apps/v1/deployments":
+            loop.call_soon(self._sync_deployment, _path(change.obj, "deployments"), change.obj)
         elif change.collection == "api/v1/pods":
             if change.type != "DELETED":
                 loop.call_soon(self._sync_pod, _path(change.obj, "pods"))
@@ -134,6 +137,28 @@ class MemoryCluster:
             elif not job["spec"].get("suspend"):
                 self._create_pods(job, {pod["metadata"]["annotations"][_INDEX] for pod in pods})
                 self._set_status(path, {"active": len(pods) - done, "succeeded": done, "startTime": _NOW})
+
+    def _sync_deployment(self, path: str, last: Obj) -> None:
+        """Create and delete pods until there are as many as the Deployment says; none of one that is gone."""
+        wanted, labels = 0, last["spec"]["selector"]["matchLabels"]
+        with contextlib.suppress(Refused):
+            wanted = self.api.call("GET", path)["spec"]["replicas"]
+        pods = [
+            pod
+            for pod in self.objects(_pods_of(last))
+            if labels.items() <= (pod["metadata"].get("labels") or {}).items()
+        ]
+        for pod in pods[wanted:]:
+            with contextlib.suppress(Refused):
+                self.api.call("DELETE", _path(pod, "pods"))
+        for _ in range(wanted - len(pods)):
+            self._made += 1
+            pod = copy.deepcopy(last["spec"]["template"])
+            name = f"{last['metadata']['name']}-5d4f8c"
+            pod["metadata"]["name"] = f"{name}-{self._made}"
+            owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "controller": True, "uid": name}
+            pod["metadata"]["ownerReferences"] = [owner]
+            self.api.call("POST", _pods_of(last), {**pod, "status": {"phase": "Pending"}})
 
     def _create_pods(self, job: Obj, existing: set[str]) -> None:
         for index in range(job["spec"].get("completions", 1)):
@@ -163,7 +188,7 @@ class MemoryCluster:
 
 
 def _path(obj: Obj, plural: str, name: str = "") -> str:
-    base = "/api/v1" if plural == "pods" else "/apis/batch/v1"
+    base = {"pods": "/api/v1", "deployments": "/apis/apps/v1"}.get(plural, "/apis/batch/v1")
     return f"{base}/namespaces/{obj['metadata']['namespace']}/{plural}/{name or obj['metadata']['name']}"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kgwe import errors
-from kgwe.cluster.workload import metadata_keys
+from kgwe.cluster.workload import metadata_keys, replica_uid
 from kgwe.kube.api import core, timestamp
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.api.kgwe.mig import PROFILES
@@ -107,14 +107,14 @@ def list_requests(
     """
     claimed, holders = claims.requested_slices(), claims.list_holders()
     # By namespace and uid: references to objects of another namespace are not trusted.
-    placed: set[tuple[str, str]] = set()
+    placed: dict[tuple[str, str], set[str]] = {}
     found: list[tuple[str, SliceRequest]] = []
     for pod in pods:
         meta = pod.metadata
         if (uid := meta.labels.get(metadata_keys.UID_LABEL)) is not None:
             # The status of its workload may lag behind: it has its slices.
             if meta.deletionTimestamp is None and (pod.spec.nodeName or (meta.namespace, meta.uid) in holders):
-                placed.add((meta.namespace, uid))
+                placed.setdefault((meta.namespace, replica_uid.object_uid(uid)), set()).add(uid)
             continue
         wanted = (
             (requested_slices(pod.spec) or claimed.get((meta.namespace, meta.uid))) if is_waiting_pod(pod) else None
@@ -125,10 +125,11 @@ def list_requests(
             )
     for workload in workloads:
         meta, wants = workload.metadata, workload.spec.gpuRequirements
-        if wants.mig is None or (meta.namespace, meta.uid) in placed or not is_waiting_workload(workload):
+        missing = workload.spec.replicas - len(placed.get((meta.namespace, meta.uid), ()))
+        if wants.mig is None or missing <= 0 or not is_waiting_workload(workload):
             continue
         ask = SliceRequest(f"workload {meta.key}", wants.mig.profile, wants.mig.count, allowed_nodes(workload, nodes))
-        found.append((meta.creationTimestamp or "", ask))
+        found += [(meta.creationTimestamp or "", ask)] * missing
     return [ask for _, ask in sorted(found, key=lambda each: (each[0], each[1].name))]
 
 
@@ -145,7 +146,12 @@ def is_waiting_pod(pod: core.Pod) -> bool:
 def is_waiting_workload(workload: GPUWorkload) -> bool:
     if workload.spec.suspend or workload.metadata.deletionTimestamp is not None:
         return False
-    return workload.status.phase == Phase.PENDING
+    return workload.status.phase == Phase.PENDING or _count_missing(workload) > 0
+
+
+def _count_missing(workload: GPUWorkload) -> int:
+    """Return how many replicas of a workload with several wait for a place."""
+    return workload.spec.replicas - workload.status.replicas if workload.spec.replicas > 1 else 0
 
 
 def planned_uuids(workloads: Iterable[GPUWorkload]) -> frozenset[str]:
@@ -154,7 +160,7 @@ def planned_uuids(workloads: Iterable[GPUWorkload]) -> frozenset[str]:
     return frozenset(
         each.instanceUUID
         for workload in workloads
-        if workload.status.phase in on_the_way
+        if workload.status.phase in on_the_way or workload.spec.replicas > 1
         for each in workload.status.migInstances
     )
 

@@ -19,7 +19,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.mig import census, demand
-from kgwe.cluster.workload import metadata_keys, placement_annotations
+from kgwe.cluster.workload import metadata_keys, placement_annotations, replica_uid
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.api.kgwe import gpunode
 from kgwe.kube.api.kgwe.gpunode import DrainedPod
@@ -73,7 +73,7 @@ class ConsentingPods:
 
     def _workload(self, meta: ObjectMeta) -> GPUWorkload | None:
         """Return the workload that the pod's label names, in the pod's namespace."""
-        found = self._workloads.get(meta.labels.get(metadata_keys.UID_LABEL, ""))
+        found = self._workloads.get(replica_uid.object_uid(meta.labels.get(metadata_keys.UID_LABEL, "")))
         return found if found is not None and found.metadata.namespace == meta.namespace else None
 
     def find_movable(

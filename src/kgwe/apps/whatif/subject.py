@@ -32,11 +32,12 @@ def find(view: View, name: str, namespace: str, kind: Kind | None = None, group:
     pods = {p.metadata.key: p for p in view.state.pods.values()} if kind != "workload" else {}
     key = f"{namespace}/{name}"
     found = [w for w in workloads if w.meta.key == key]
-    if len(found) > 1:
+    if len({w.object_uid for w in found}) > 1:
         names = " or ".join(sorted(f"gpuworkload.{w.kind.resource.group}/{name}" for w in found))
         raise errors.Permanent(f"two GPUWorkloads are named {name!r} in namespace {namespace}: give {names}")
     if found:
-        return found[0]
+        # Of several replicas the first that should run and has no place, else the first that should run.
+        return min(found, key=lambda w: (w.suspend, w.meta.uid in view.state.runs, w.replica))
     if key in pods:
         return pods[key]
     if (unreadable := _find_forbidden(view, namespace, kind, group)) is not None:

@@ -27,6 +27,7 @@ class WorkloadRegistry:
         self._sources = sources
         self.by_key: dict[Key, Workload] = {}
         self.keys: dict[str, Key] = {}  # uid -> key
+        self._uids: dict[str, set[str]] = {}  # uid of an object -> uids of its replicas
         self.priority_classes: dict[str, int] = {}  # name -> value
 
     def put(self, workload: Workload) -> bool:
@@ -34,6 +35,8 @@ class WorkloadRegistry:
         is_new = workload.meta.uid not in self.keys
         self._store(self._decide(workload, self._run_table.runs.get(workload.meta.uid)))
         self.keys[workload.meta.uid] = workload.key
+        if is_new:
+            self._uids.setdefault(workload.object_uid, set()).add(workload.meta.uid)
         return is_new
 
     def keep_decision_of(self, uid: str, run: Run | None) -> Workload | None:
@@ -58,10 +61,17 @@ class WorkloadRegistry:
         is_late = run is not None and kept is None and found is not None and not found.shadow
         return apply_decision(workload, None if is_late else found)
 
+    def uids_of_object(self, uid: str) -> set[str]:
+        """Uids of the registered replicas of an object."""
+        return set(self._uids.get(uid, ()))
+
     def remove(self, uid: str) -> Key:
         """Remove the workload; returns its key."""
         key = self.keys.pop(uid)
-        del self.by_key[key]
+        owner = self.by_key.pop(key).object_uid
+        self._uids[owner].discard(uid)
+        if not self._uids[owner]:
+            del self._uids[owner]
         return key
 
     def find(self, uid: str) -> Workload | None:

@@ -21,11 +21,12 @@ from kgwe.cluster.registry.nominations import Nominations
 from kgwe.cluster.registry.pod_booking import PodBooking
 from kgwe.cluster.registry.pod_index import PodIndex
 from kgwe.cluster.registry.pod_registry import PodRegistry
+from kgwe.cluster.registry.replica_groups import ReplicaGroups
 from kgwe.cluster.registry.run_registry import RunRegistry
 from kgwe.cluster.registry.run_table import RunTable
 from kgwe.cluster.registry.workload_registry import WorkloadRegistry
 from kgwe.cluster.state.owner_directory import OwnerDirectory
-from kgwe.cluster.workload import metadata_keys, runs, scheduler_policy
+from kgwe.cluster.workload import metadata_keys, replica_uid, runs, scheduler_policy
 from kgwe.cluster.workload.workload import Workload, from_kgwe, from_warp
 from kgwe.kube.api import resources
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.workload.effective_request import DecisionSource
     from kgwe.cluster.workload.runs import Run
     from kgwe.cluster.workload.signatures import Signer
-    from kgwe.cluster.workload.workload import Key
+    from kgwe.cluster.workload.workload import Key, Status
     from kgwe.kube.api import apps, core, policy
     from kgwe.kube.api.kgwe.gpunode import GPUNode
     from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.resources import Resource
     from kgwe.kube.api.scheduling import PriorityClass
     from kgwe.kube.client.informer import Change
+    from kgwe.placement.disruption.rollout import Surge
     from kgwe.placement.live.fleet import LiveFleet
     from kgwe.placement.live.ledger import Seat
 
@@ -93,6 +95,7 @@ class ClusterState:
         self.pods = self.pod_index.by_uid
         self.run_table = RunTable()
         self.runs, self.orphans = self.run_table.runs, self.run_table.orphans
+        self.replicas = ReplicaGroups(self.run_table, self.pod_index)
         self.workload_registry = WorkloadRegistry(self.fleet_state, self.run_table, decision_sources)
         self.workloads, self.keys = self.workload_registry.by_key, self.workload_registry.keys
         self.priority_classes = self.workload_registry.priority_classes
@@ -215,28 +218,59 @@ class ClusterState:
         if scheduler_policy.spec_of(change.new).enableGangScheduling != had_gangs:
             self.gangs.on_config_changed()
         for workload in list(self.workloads.values()):
-            self.announcer.workload_touched(self._set_workload(workload))
+            self.announcer.workload_touched(self._put_workload(workload))
 
     def on_priority_class(self, change: Change[PriorityClass]) -> None:
         value = change.new.value if change.new is not None else None
         for workload in self.workload_registry.set_priority_class(change.key, value):
-            self.announcer.workload_touched(self._set_workload(workload))
+            self.announcer.workload_touched(self._put_workload(workload))
 
     # --- workloads --------------------------------------------------------------------------------------
 
     def on_warp(self, change: Change[WarpGPUWorkload]) -> None:
         if change.new is not None:
-            self.announcer.workload_changed(self._set_workload(from_warp(change.new)))
+            self._set_object(from_warp(change.new))
         elif change.old is not None:
-            self._remove_workload(change.old.metadata.uid)
+            self._remove_object(change.old.metadata.uid)
 
     def on_kgwe(self, change: Change[GPUWorkload]) -> None:
         if change.new is not None:
-            self.announcer.workload_changed(self._set_workload(from_kgwe(change.new)))
+            self._set_object(from_kgwe(change.new))
         elif change.old is not None:
-            self._remove_workload(change.old.metadata.uid)
+            self._remove_object(change.old.metadata.uid)
 
-    def _set_workload(self, workload: Workload) -> Key:
+    def _set_object(self, workload: Workload) -> None:
+        """A GPUWorkload was added or changed: register its replicas."""
+        for key in self._put_replicas(workload):
+            self.announcer.workload_changed(key)
+
+    def _put_replicas(self, workload: Workload) -> list[Key]:
+        """Register the replicas of an object, and no others; returns their keys."""
+        uid = workload.meta.uid
+        keys = [self._put_workload(each) for each in self.replicas.expand(workload)]
+        for dropped in self.replicas.list_dropped(uid, self.workload_registry.uids_of_object(uid)):
+            self._remove_workload(dropped)
+        return keys
+
+    def update_replicas(self, uid: str, surge: Surge) -> None:
+        """Decide again which replicas of an object should run; `surge`: what the planner says of one more."""
+        group = self.replicas.find(uid)
+        if group is None:
+            return
+        before = {number: self.find_workload(replica_uid.make_uid(uid, number)) for number in group.numbers}
+        group.surge = surge
+        for key in self._put_replicas(group.parent):
+            now = self.workloads[key]
+            was = before.get(now.replica)
+            if was is None or was.suspend != now.suspend:
+                self.announcer.workload_touched(key)
+
+    def set_replica_status(self, workload: Workload, status: Status) -> None:
+        """Remember the status of one of several replicas."""
+        if self.find_workload(workload.meta.uid) is not None:
+            self._put_workload(self.replicas.set_status(workload, status))
+
+    def _put_workload(self, workload: Workload) -> Key:
         if self.workload_registry.put(workload):
             self.run_registry.adopt_claimed(workload.meta.uid)
         return workload.key
@@ -246,9 +280,14 @@ class ClusterState:
         for workload in list(self.workloads.values()):
             if workload.meta.namespace == namespace and not workload.finished:
                 before = workload.decision
-                key = self._set_workload(workload)
+                key = self._put_workload(workload)
                 if self.workloads[key].decision != before:
                     self.announcer.workload_touched(key)
+
+    def _remove_object(self, uid: str) -> None:
+        self.replicas.remove(uid)
+        for each in sorted(self.workload_registry.uids_of_object(uid)):
+            self._remove_workload(each)
 
     def _remove_workload(self, uid: str) -> None:
         key = self.workload_registry.remove(uid)
@@ -267,6 +306,8 @@ class ClusterState:
         self.run_registry.set_run(change, runs.read_job)
 
     def on_deployment(self, change: Change[apps.Deployment]) -> None:
+        if group := self.replicas.find(self.replicas.record_deployment(change)):
+            self._put_replicas(group.parent)
         self.run_registry.set_run(change, runs.read_deployment)
 
     def on_pod(self, change: Change[core.Pod]) -> None:

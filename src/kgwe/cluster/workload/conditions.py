@@ -11,6 +11,8 @@ DEGRADED = "Degraded"
 SUSPENDED = "Suspended"
 #: `spec.priority` is above what the workload may have, and counts as less
 PRIORITY_LIMITED = "PriorityLimited"
+#: of inference: replicas of an earlier spec still run
+UPDATING = "Updating"
 #: its GPUs are idle, and it is announced when it will be suspended
 IDLE = "Idle"
 

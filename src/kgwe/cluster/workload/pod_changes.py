@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kgwe.cluster.workload import metadata_keys
+
 if TYPE_CHECKING:
     from kgwe.kube.api import core
 
@@ -22,7 +24,20 @@ def is_relevant(old: core.Pod | None, new: core.Pod) -> bool:
         or old.status.phase != new.status.phase
         or old.metadata.deletionTimestamp != new.metadata.deletionTimestamp
         or _is_unschedulable(old) != _is_unschedulable(new)
+        or _serves_otherwise(old, new)
     )
+
+
+def _serves_otherwise(old: core.Pod, new: core.Pod) -> bool:
+    """Whether a pod of a Deployment has become ready, or is ready no more."""
+    return metadata_keys.RUN_LABEL in new.metadata.labels and is_ready(old) != is_ready(new)
+
+
+def is_ready(pod: core.Pod) -> bool:
+    """Whether the pod runs, is ready and is not being deleted."""
+    if pod.metadata.deletionTimestamp is not None or pod.status.phase != "Running":
+        return False
+    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
 
 
 def left_unstarted(last: core.Pod) -> bool:

@@ -286,7 +286,7 @@ def belongs_to(run: Run, workload: Workload) -> bool:
     owner = run.meta.controller
     return (
         owner is not None
-        and owner.uid == workload.meta.uid
+        and owner.uid == workload.object_uid
         and run.meta.namespace == workload.meta.namespace
         and run.meta.name == run_metadata.job_name(workload)
     )

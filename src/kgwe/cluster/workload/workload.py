@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from kgwe.cluster.workload import metadata_keys
+from kgwe.cluster.workload import metadata_keys, replica_uid
 from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload, GPUWorkloadSpec, RecoveryPolicy, WorkloadType
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
@@ -82,6 +82,20 @@ class Status:
     spec_hash: str = ""
     #: the request it has and the one of its spec, if a decision is about it. Written and never read for decisions
     effective: EffectiveRequirements | None = None
+    #: of inference
+    replicas: Replicas | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How many replicas of an inference workload there are, as autoscalers read it."""
+
+    placed: int = 0
+    ready: int = 0
+    #: those of the present spec
+    updated: int = 0
+    #: label selector of their pods
+    selector: str = ""
 
 
 class Details(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -174,6 +188,10 @@ class Workload:
     ttl_s: int | None = None
     #: Kueue's LocalQueue that its Job waits in; empty: none
     queue: str = ""
+    #: replicas that the spec asks for
+    desired: int = 1
+    #: which replica this is; its uid is `meta.uid`, which is the uid of the object for 0
+    replica: int = 0
     #: the spec as it was read; None: not known
     spec: GPUWorkloadSpec | WarpGPUWorkloadSpec | None = field(default=None, compare=False, repr=False)
     #: the decision about its request, see `effective_request`; None: there is none
@@ -183,8 +201,34 @@ class Workload:
 
     @property
     def key(self) -> Key:
-        """Unique over both kinds of workloads."""
+        """Unique over both kinds of workloads, and over the replicas of each."""
+        return (self.kind.resource.group, f"{self.meta.key}#{self.replica}" if self.replica else self.meta.key)
+
+    @property
+    def object_key(self) -> Key:
+        """The key of the object, the same for all replicas."""
         return (self.kind.resource.group, self.meta.key)
+
+    @property
+    def object_uid(self) -> str:
+        """The uid of the object, the same for all replicas."""
+        return replica_uid.object_uid(self.meta.uid)
+
+    @property
+    def is_scalable(self) -> bool:
+        """Whether it may have several replicas."""
+        return self.kind is KGWE and self.serves
+
+    @property
+    def selector(self) -> str:
+        """Label selector of the pods of all replicas."""
+        labels = {metadata_keys.MANAGED_BY: metadata_keys.CONTROLLER_NAME, metadata_keys.NAME_LABEL: self.label_name}
+        return ",".join(f"{name}={value}" for name, value in labels.items())
+
+    @property
+    def label_name(self) -> str:
+        """Its name as a label value."""
+        return self.meta.name[:63].rstrip("-.")
 
     @property
     def claim_keys(self) -> tuple[str, ...]:
@@ -211,7 +255,7 @@ class Workload:
     def finished(self) -> bool:
         """Whether it ended and was not edited since: an edit of a failed workload starts it again.
 
-        A change of `suspend` or `ttlSecondsAfterFinished` alone is no such edit.
+        A change of `suspend`, `replicas` or `ttlSecondsAfterFinished` alone is no such edit.
         """
         if self.status.phase != Phase.FAILED:
             return self.status.phase == Phase.SUCCEEDED
@@ -230,7 +274,7 @@ class Workload:
             return ""
         spec: GPUWorkloadSpec | WarpGPUWorkloadSpec = msgspec.structs.replace(self.spec, suspend=False)
         if isinstance(spec, GPUWorkloadSpec):
-            spec = msgspec.structs.replace(spec, ttlSecondsAfterFinished=None)
+            spec = msgspec.structs.replace(spec, ttlSecondsAfterFinished=None, replicas=1)
         return hashlib.blake2b(msgspec.json.encode(spec, order="deterministic"), digest_size=16).hexdigest()
 
 
@@ -318,6 +362,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         deadline_s=spec.activeDeadlineSeconds,
         ttl_s=spec.ttlSecondsAfterFinished,
         queue=_read_queue(obj),
+        desired=spec.replicas,
         spec=spec,
     )
 
@@ -373,7 +418,14 @@ def _read_status(status: Any, node: str) -> Status:
         optimization=getattr(status, "optimization", None),
         spec_hash=status.specHash,
         effective=status.effectiveRequirements,
+        replicas=_read_replicas(status),
     )
+
+
+def _read_replicas(status: Any) -> Replicas | None:
+    if not getattr(status, "selector", ""):
+        return None
+    return Replicas(status.replicas, status.readyReplicas, status.updatedReplicas, status.selector)
 
 
 def _read_placed(status: Any) -> Placed | None:
@@ -444,7 +496,13 @@ def _plan_body(status: Status) -> dict[str, Any]:
     placed = status.placed or Placed()
     why = placed.details
     estimate = status.estimate
+    counts = status.replicas
     return {
+        # Autoscalers need the zero, too.
+        "replicas": counts.placed if counts else None,
+        "readyReplicas": counts.ready if counts else None,
+        "updatedReplicas": counts.updated if counts else None,
+        "selector": counts.selector if counts else None,
         "requestedGPUs": status.gpus or None,
         "nodeSummary": status.nodes or None,
         "placements": [

@@ -150,6 +150,8 @@ class Definition:
     short_names: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
     categories: tuple[str, ...] = ("kgwe",)
+    #: whether `kubectl scale` and autoscalers can set `spec.replicas`
+    scalable: bool = False
 
     @property
     def name(self) -> str:

@@ -54,6 +54,14 @@ _ESTABLISH_POLLS = 240
 _POLL_S = 0.25
 
 
+# Where `kubectl scale` and a HorizontalPodAutoscaler find the replicas of a kind that can be scaled.
+_SCALE = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": ".status.selector",
+}
+
+
 def manifest(kind: type[schema.CustomObject]) -> dict[str, Any]:
     """The CustomResourceDefinition of one kind."""
     definition = kind.definition
@@ -77,7 +85,7 @@ def manifest(kind: type[schema.CustomObject]) -> dict[str, Any]:
                     "name": definition.version,
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}},
+                    "subresources": {"status": {}} | ({"scale": _SCALE} if definition.scalable else {}),
                     "additionalPrinterColumns": [column.as_schema() for column in definition.columns],
                     "schema": {"openAPIV3Schema": schema.structural(kind)},
                 }

@@ -56,6 +56,8 @@ class Ask:
     first_claim: bool = False
     #: its pods are replicas of a service: several are spread, so that one failure hits few of them
     serves: bool = False
+    #: the service that it is one replica of; replicas go to different domains where there is room
+    service: str = ""
     #: roles of unequal pods; None: `pods` equal ones
     gang: GangRequest | None = None
     #: the same gang with what it prefers required: tried first
@@ -80,7 +82,7 @@ class Ask:
         return replace(
             self, owner="", since="", namespace="", name="", priority=0, preemptible=False, expected_s=None,
             first_claim=False, amounts={}, gang=gang, first=first, hint={}, following=NONE_FOLLOW,
-            fields=WORKLOAD_FIELDS,
+            fields=WORKLOAD_FIELDS, service="",
         )  # fmt: skip
 
     def __hash__(self) -> int:

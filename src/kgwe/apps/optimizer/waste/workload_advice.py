@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from kgwe import errors
-from kgwe.cluster.workload import metadata_keys
+from kgwe.cluster.workload import metadata_keys, replica_uid
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.api.kgwe.gpuworkload_status import Optimization
 
@@ -86,7 +86,7 @@ class WorkloadAdvice:
 
     async def _write(self, key: Key, facts: PodFacts | None, new: Optimization | None) -> int:
         namespace, name = key
-        uid = facts.labels.get(metadata_keys.UID_LABEL, "") if facts is not None else ""
+        uid = replica_uid.object_uid(facts.labels.get(metadata_keys.UID_LABEL, "")) if facts is not None else ""
         body = {"status": {"optimization": msgspec.to_builtins(new) if new is not None else None}}
         # Labels of pods are claims of their owner: a workload with another UID is not changed.
         patch = {"metadata": {"uid": uid}, **body} if uid else body

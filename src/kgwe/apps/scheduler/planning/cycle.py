@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kgwe.apps.scheduler.planning.run_times import RunTimes
+from kgwe.apps.scheduler.planning.siblings import Siblings
 from kgwe.apps.scheduler.recording.recorder import Draws
 from kgwe.kube.api import timestamp
 from kgwe.placement.live import scratch
@@ -111,6 +112,7 @@ class PlanningCycle:
         self.roster = RunningWorkloads(lambda key: self._grants.get(key, ()))
         self._copy_fleet()
         self._asks: dict[str, Ask] = {}
+        self._siblings = Siblings()
         # Owner -> number of its arrival: creation times have whole seconds.
         self._arrivals: dict[str, int] = {}
         self._arrived = 0
@@ -214,6 +216,7 @@ class PlanningCycle:
         self._seen = fleet.snapshot.version
         for key in [key for key in self.roster if not ledger.has_seats(key)]:
             self.roster.drop(key)
+        self._siblings = Siblings.read({ask.service for ask in self._asks.values()}, ledger)
         self._grants = {occupant.key: ledger.grants(occupant.key) for occupant in self.roster.list_timed()[0]}
         self._copy.sync()
 
@@ -317,17 +320,23 @@ class PlanningCycle:
     # --- the planner of run_cycle ------------------------------------------------------------------------
 
     def plan(self, work: QueuedWorkload, avoid: frozenset[str], following: Following) -> Plan | Refusal:
-        place: ScratchFleet = self._copy
-        if avoid:
-            if self._masked is None:
-                self._masked = scratch.ScratchFleet(self._copy, *self._settings, mix=self._fleet.mix)
-            place = self._masked
-            place.sync(avoid)
+        place = self._mask_nodes(avoid) if avoid else self._copy
         ask = self._asks[work.key]
         started = time.perf_counter()
         draws = Draws(self._rng)
         asked = replace(ask, following=following, hint=self._find_hint(ask.owner))
-        answer = planner.make_plan(place, asked, choosers=self._choosers, rng=draws, explain=False)
+        answer: Plan | Refusal | None = None
+        for apart in self._siblings.list_avoided(ask.service, self._fleet.tree):
+            # Away from the other replicas first; then nearer to them, as long as there is room.
+            spread = self._mask_nodes(avoid | apart)
+            answer = planner.make_plan(spread, asked, choosers=self._choosers, rng=draws, explain=False)
+            if isinstance(answer, Plan):
+                place, avoid = spread, avoid | apart
+                break
+        if not isinstance(answer, Plan):
+            if answer is not None and avoid:
+                place = self._mask_nodes(avoid)
+            answer = planner.make_plan(place, asked, choosers=self._choosers, rng=draws, explain=False)
         self._on_planned(ask.strategy or "score", time.perf_counter() - started)
         if self._recorder is not None:
             self._recorder.record_plan(
@@ -335,10 +344,18 @@ class PlanningCycle:
             )
         return answer
 
+    def _mask_nodes(self, avoid: frozenset[str]) -> ScratchFleet:
+        """The copy without these nodes."""
+        if self._masked is None:
+            self._masked = scratch.ScratchFleet(self._copy, *self._settings, mix=self._fleet.mix)
+        self._masked.sync(avoid)
+        return self._masked
+
     def arrange_gangs(self, following: Following) -> Sequence[Intent | None]:
         return self._copy.gangs.arrange_gangs(following)
 
-    def commit(self, work: QueuedWorkload, plan: Plan) -> None:  # noqa: ARG002 - the Protocol's shape
+    def commit(self, work: QueuedWorkload, plan: Plan) -> None:
+        self._siblings.add(self._asks[work.key].service, (seat.node for seat in plan.seats))
         self._copy.snapshot.commit_all(plan.grants)
 
     def fits_on_any(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:

@@ -28,6 +28,7 @@ from kgwe.apps.scheduler.workloads.attempt import WATCH_LAG_S
 from kgwe.apps.scheduler.workloads.attempts import Attempts
 from kgwe.apps.scheduler.workloads.finished_workloads import FinishedWorkloads
 from kgwe.apps.scheduler.workloads.queued_runs import QueuedRuns
+from kgwe.apps.scheduler.workloads.replica_controller import ReplicaController
 from kgwe.apps.scheduler.workloads.run_creator import InvalidTemplate, RunCreator
 from kgwe.apps.scheduler.workloads.run_follower import RunFollower
 from kgwe.apps.scheduler.workloads.seat_policy import SeatPolicy
@@ -82,7 +83,8 @@ class Reconciler:
         self._metrics = deps.metrics
         self._requeue = requeue
         self._clock = clock
-        self._writer = StatusWriter(deps.client, deps.events)
+        self._writer = StatusWriter(deps.client, deps.events, deps.state, self._handle_replica)
+        self._replicas = ReplicaController(deps.state, planner, self._writer, requeue=requeue)
         self._attempts = Attempts(planner)
         self._setbacks = Setbacks(deps, self._attempts, self._writer, requeue=requeue, clock=clock)
         self._follower = RunFollower(
@@ -119,6 +121,9 @@ class Reconciler:
             requeue=requeue,
             clock=clock,
         )
+
+    def _handle_replica(self, workload: Workload) -> None:
+        self._replicas.handle_status(workload)
 
     def deliver_plan(self, uid: str, plan: Plan) -> None:
         """The planner found a place for the workload: the next call starts it there."""
@@ -173,9 +178,24 @@ class Reconciler:
         self._follower.forget(workload.meta.uid)
         if workload.meta.deletionTimestamp is not None:
             return await self._end_workload(workload)
+        if workload.is_scalable:
+            return await self._step_replica(workload)
         if await self._writer.remove_finalizer(workload):
             return "done"  # the watch shows the workload without it, which calls us again
         return await self._take_step(workload)
+
+    async def _step_replica(self, workload: Workload) -> Result:
+        """Take the next step for one replica, and report all of them with the first."""
+        if await self._writer.remove_finalizer(workload):
+            return "done"
+        self._replicas.update(workload.meta.uid)
+        found = self._state.workloads.get(workload.key)
+        if found is None:
+            return "done"  # a replica that is not needed any more
+        result = await self._take_step(found)
+        self._replicas.update(workload.meta.uid)
+        await self._replicas.report(found)
+        return result
 
     async def _take_step(self, workload: Workload) -> Result:
         """Take the next step for a workload that is not being deleted."""

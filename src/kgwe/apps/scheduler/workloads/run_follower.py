@@ -188,7 +188,7 @@ class RunFollower:
         return phases.Placement(run, workload, cards, pods, default_strategy=strategy)
 
     def _warn_of_edit(self, workload: Workload, run: Run) -> None:
-        if runs.is_outdated(run, workload):
+        if runs.is_outdated(run, workload) and not workload.is_scalable:
             note = "spec change ignored: already scheduled. Delete and re-create to apply"
             self._writer.record_event(workload, "Warning", "SpecChangedWhileScheduled", note, action="Scheduling")
 

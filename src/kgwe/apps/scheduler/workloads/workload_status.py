@@ -23,7 +23,7 @@ from kgwe.cluster.workload.conditions import (
     SUCCEEDED,
     SUSPENDED,
 )
-from kgwe.cluster.workload.workload import NO_DETAILS, Placed, Status
+from kgwe.cluster.workload.workload import NO_DETAILS, Placed, Replicas, Status
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.api.meta import Condition
 from kgwe.model.units import amounts
@@ -55,7 +55,7 @@ Verdict = tuple[bool, str, str]
 def pending_status(workload: Workload, reason: str, message: str, now: str) -> Status:
     """The workload waits, for room or for a user to fix something. Nothing of an earlier run remains in the status."""
     status = Status(phase=Phase.PENDING, message=_shorten(message), retry_count=retry_count(workload))
-    return _with_conditions(workload, status, workload.meta.generation, now, {SCHEDULED: (False, reason, message)})
+    return with_conditions(workload, status, workload.meta.generation, now, {SCHEDULED: (False, reason, message)})
 
 
 def waiting_status(workload: Workload, held: Refusal, now: str, estimate: tuple[str, str] | None = None) -> Status:
@@ -71,7 +71,7 @@ def retrying_status(workload: Workload, attempt: int, message: str, now: str) ->
     """An error is being retried; `attempt` counts from 1."""
     status = Status(phase=Phase.SCHEDULING, message=_shorten(message), retry_count=attempt)
     verdict = (False, "JobCreationFailed", message)
-    return _with_conditions(workload, status, workload.meta.generation, now, {SCHEDULED: verdict})
+    return with_conditions(workload, status, workload.meta.generation, now, {SCHEDULED: verdict})
 
 
 def suspended_status(workload: Workload, now: str) -> Status:
@@ -79,7 +79,7 @@ def suspended_status(workload: Workload, now: str) -> Status:
     reason, message = marks.describe_suspension(workload.kind.resource, workload.meta)
     status = Status(phase=Phase.PENDING, message=_shorten(message))
     verdicts = {SCHEDULED: (False, reason, message), SUSPENDED: (True, reason, message)}
-    return _with_conditions(workload, status, workload.meta.generation, now, verdicts)
+    return with_conditions(workload, status, workload.meta.generation, now, verdicts)
 
 
 def ended_status(workload: Workload, now: str) -> Status:
@@ -90,7 +90,7 @@ def ended_status(workload: Workload, now: str) -> Status:
     kept = tuple(each for each in status.conditions if each.type != SUSPENDED)
     if not (note := _unsuspended_condition(workload, status.phase)):
         return replace(status, conditions=kept)
-    found = _with_conditions(workload, status, workload.meta.generation, now, note).conditions[0]
+    found = with_conditions(workload, status, workload.meta.generation, now, note).conditions[0]
     return replace(status, conditions=(*kept, found))
 
 
@@ -105,7 +105,7 @@ def failed_status(workload: Workload, reason: str, message: str, now: str) -> St
     )
     verdict = (False, reason, message)
     verdicts = {SCHEDULED: verdict, SUCCEEDED: verdict, FAILED: (True, reason, message)}
-    return _with_conditions(workload, status, workload.meta.generation, now, verdicts)
+    return with_conditions(workload, status, workload.meta.generation, now, verdicts)
 
 
 def scheduled_status(
@@ -218,12 +218,12 @@ def _with_job(
         start_time=old.start_time if same_run else None,
         placed=placed.placed,
     )
-    return _with_conditions(
+    return with_conditions(
         workload, status, placed.generation, now, {SCHEDULED: (True, placed.reason, placed.words), **verdicts}
     )
 
 
-def _with_conditions(
+def with_conditions(
     workload: Workload, status: Status, generation: int, now: str, verdicts: dict[str, Verdict]
 ) -> Status:
     """The status with exactly these conditions; a transition time changes only with the status of its condition."""
@@ -234,13 +234,21 @@ def _with_conditions(
         old = before.get(type_)
         since = old.lastTransitionTime if old is not None and old.status == value else now
         conditions.append(Condition(type_, value, reason, _shorten(message), since, generation))
+    counts = count_single(workload, status) if workload.is_scalable else None
     return replace(
         status,
         gpus=workload.gpus,
         effective=effective_request.build_status(workload),
         observed_generation=generation,
         conditions=tuple(conditions),
+        replicas=counts,
     )
+
+
+def count_single(workload: Workload, status: Status) -> Replicas:
+    """The replicas of a workload with one replica at most."""
+    placed = int(bool(status.job_name))
+    return Replicas(placed, int(status.phase == Phase.RUNNING), placed, workload.selector)
 
 
 def _degraded_condition(trouble: Trouble | None) -> dict[str, Verdict]:

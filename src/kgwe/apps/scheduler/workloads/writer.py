@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
 
 from kgwe import errors
 from kgwe.cluster.workload.workload import Workload, status_patch
 from kgwe.kube.client.events import Event
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.cluster.workload.runs import Run
     from kgwe.cluster.workload.workload import Status
     from kgwe.kube.client.client import KubeClient
     from kgwe.kube.client.events import EventRecorder
 
+# Events about single replicas that scaling causes all the time; the status of the workload shows them.
+_REPLICA_SILENT: Final = frozenset({"Suspended", "Resumed"})
+
 
 class StatusWriter:
     """Writes with the resource version of the decision: the API server refuses a write from a stale view."""
 
-    def __init__(self, client: KubeClient, events: EventRecorder) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        events: EventRecorder,
+        state: ClusterState | None = None,
+        on_replica: Callable[[Workload], None] = lambda _workload: None,
+    ) -> None:
+        """`on_replica`: called when the status of one of several replicas changed."""
         self._client = client
         self._events = events
+        self._state = state
+        self._on_replica = on_replica
         self._overwritten: dict[str, str] = {}  # uid -> version that our last write replaced
         self._expected: dict[str, str] = {}  # uid -> version that our last write made, if nothing else waits for it
 
@@ -44,7 +61,21 @@ class StatusWriter:
         self._expected.pop(uid, None)
 
     async def write_status(self, workload: Workload, new: Status) -> bool:
-        """Write the status if it changed; returns whether it did."""
+        """Write the status if it changed; returns whether it did. One of several replicas is only remembered."""
+        patch = status_patch(workload, new)
+        if patch is None:
+            return False
+        if self._state is not None and self._is_part(workload):
+            self._state.set_replica_status(workload, new)
+            self._on_replica(workload)
+            return True
+        return await self.write_object_status(workload, new)
+
+    def _is_part(self, workload: Workload) -> bool:
+        return self._state is not None and self._state.replicas.is_member(workload)
+
+    async def write_object_status(self, workload: Workload, new: Status) -> bool:
+        """Write the status of the object if it changed; returns whether it did."""
         patch = status_patch(workload, new)
         if patch is None:
             return False
@@ -59,7 +90,7 @@ class StatusWriter:
 
     async def remove_finalizer(self, workload: Workload) -> bool:
         """Remove the finalizer of an earlier release; returns whether the workload had it."""
-        if workload.kind.finalizer not in workload.meta.finalizers:
+        if workload.replica or workload.kind.finalizer not in workload.meta.finalizers:
             return False
         kept = [name for name in workload.meta.finalizers if name != workload.kind.finalizer]
         body = {"metadata": {"resourceVersion": workload.meta.resourceVersion, "finalizers": kept}}
@@ -77,4 +108,9 @@ class StatusWriter:
     def record_event(
         self, workload: Workload, type_: Literal["Normal", "Warning"], reason: str, note: str, *, action: str
     ) -> None:
-        self._events.record(Event(workload.kind.resource, workload.meta, type_, reason, note, action))
+        if self._is_part(workload):
+            if reason in _REPLICA_SILENT:
+                return
+            note = f"replica {workload.replica}: {note}"
+        meta = msgspec.structs.replace(workload.meta, uid=workload.object_uid) if workload.replica else workload.meta
+        self._events.record(Event(workload.kind.resource, meta, type_, reason, note, action))

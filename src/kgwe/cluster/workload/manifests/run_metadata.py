@@ -19,7 +19,7 @@ _UID_CHARS = 8
 
 def job_name(workload: Workload) -> str:
     """The name of the run. It is fixed, so the API server refuses to create a second run."""
-    suffix = f"-job-{workload.meta.uid[:_UID_CHARS]}"
+    suffix = f"-job-{workload.object_uid[:_UID_CHARS]}" + (f"-r{workload.replica}" if workload.replica else "")
     return workload.meta.name[: _NAME_MAX - len(suffix)].rstrip("-.").replace(".", "-") + suffix
 
 
@@ -29,7 +29,7 @@ def resource_of(workload: Workload) -> Resource[Any]:
 
 
 def build_labels(workload: Workload) -> dict[str, str]:
-    name = workload.meta.name[:63].rstrip("-.")
+    name = workload.label_name
     result = {
         "app": name,
         metadata_keys.MANAGED_BY: metadata_keys.CONTROLLER_NAME,
@@ -54,7 +54,7 @@ def owner_reference(workload: Workload) -> dict[str, Any]:
         "apiVersion": workload.kind.resource.api_version,
         "kind": workload.kind.resource.kind,
         "name": workload.meta.name,
-        "uid": workload.meta.uid,
+        "uid": workload.object_uid,
         "controller": True,
         "blockOwnerDeletion": True,
     }

@@ -69,6 +69,7 @@ def build_ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str
         name=workload.meta.name,
         expected_s=workload.expected_s,
         serves=workload.serves,
+        service=workload.object_uid if workload.is_scalable else "",
     )
 
 

@@ -8,7 +8,7 @@ from kgwe.kube.api.kgwe.gpuworkload_status import DEGRADED_REASON, SUSPENDED, GP
 from kgwe.kube.api.kgwe.podtemplate import POD_TEMPLATE
 from kgwe.kube.api.kgwe.schedulerconfig import DEVICE_MODES
 from kgwe.kube.api.schema import AGE, ApiStruct, Column, CustomObject, Definition, Rule, about, match_pattern
-from kgwe.model.units.limits import MAX_GPUS_PER_NODE
+from kgwe.model.units.limits import MAX_GPUS_PER_NODE, MOST_REPLICAS
 
 # Names end up in labels, Job names and host names, all of which stop at a DNS label.
 NAME_IS_A_LABEL = Rule(
@@ -150,6 +150,11 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
             field=".distributedConfig",
         ),
         Rule(
+            "self.workloadType == 'Inference' || !has(self.replicas) || self.replicas == 1",
+            "only inference has replicas: set workloadType to Inference, or remove replicas",
+            field=".replicas",
+        ),
+        Rule(
             "self.workloadType != 'Inference' || !(has(self.activeDeadlineSeconds)"
             " || has(self.ttlSecondsAfterFinished))",
             "inference runs until it is deleted: remove activeDeadlineSeconds and ttlSecondsAfterFinished",
@@ -179,6 +184,16 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
             le=MAX_GPUS_PER_NODE,
         ),
     ] = None
+    replicas: Annotated[
+        int,
+        about(
+            "Of Inference: how many times its pods and GPUs are run. Each replica is planned by itself, all its pods or"
+            " none, and away from the others where there is room. `kubectl scale` and autoscalers set it. Fewer: the"
+            " replicas that are not ready go first, then the newest. 0: none runs, and no GPUs are held.",
+            ge=0,
+            le=MOST_REPLICAS,
+        ),
+    ] = 1
     deviceMode: Annotated[
         str,
         about(
@@ -269,6 +284,7 @@ class GPUWorkload(CustomObject, frozen=True):
         namespaced=True,
         # gpuw is the small kind's alone: a short name of two kinds shows only one of them.
         short_names=("gw",),
+        scalable=True,
         columns=(
             Column("GPUs", ".status.requestedGPUs"),
             Column("Status", ".status.phase"),
@@ -277,6 +293,7 @@ class GPUWorkload(CustomObject, frozen=True):
             Column("Degraded", DEGRADED_REASON),
             Column("Suspended", SUSPENDED),
             Column("Type", ".spec.workloadType", priority=1),
+            Column("Ready", ".status.readyReplicas", "integer", priority=1),
             Column("MIG", ".spec.gpuRequirements.mig.profile", priority=1),
             Column("Share", ".spec.gpuRequirements.share", "number", priority=1),
             Column("Advice", ".status.optimization.recommendation", priority=1),
