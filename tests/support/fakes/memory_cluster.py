@@ -1,4 +1,4 @@
-"""A cluster in memory: an API server, controllers of Jobs and Deployments, and kubelets that run pods as soon as they have a node."""
+"""A cluster in memory: an API server, controllers of Jobs and Deployments, and kubelets that run bound pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replicas of inference workloads: each is registered as a workload with a uid, a key, a run and a status of its own.
+"""The replicas of inference workloads: each is registered as a workload of its own, with uid, key, run and status.
 
 A replica that should not run is registered as suspended until it holds nothing. The object of the workload has one
 status for all; those of single replicas are memory only, and are found again from their runs after a restart.
@@ -36,7 +36,7 @@ class ReplicaGroup:
     parent: Workload
     #: numbers that are registered
     numbers: set[int] = field(default_factory=lambda: {0})
-    step: RolloutStep = RolloutStep(frozenset(), frozenset({0}))
+    step: RolloutStep = field(default_factory=lambda: RolloutStep(frozenset(), frozenset({0})))
     surge: Surge = Surge.UNKNOWN
     #: number -> its status; of a workload that is one replica the object has it
     statuses: dict[int, Status] = field(default_factory=dict)

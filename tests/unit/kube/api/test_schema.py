@@ -218,7 +218,9 @@ def test_text_and_lists_under_a_rule_are_bounded():
 def test_the_kind_has_status_and_columns(kind):
     body = definitions.manifest(kind)
     [version] = body["spec"]["versions"]
-    scalable = {"scale"} if kind.definition.kind == "GPUWorkload" and kind.definition.group == "kgwe.nvidia.io" else set()
+    scalable = (
+        {"scale"} if kind.definition.kind == "GPUWorkload" and kind.definition.group == "kgwe.nvidia.io" else set()
+    )
     assert version["subresources"].keys() == {"status"} | scalable
     assert "Age" in [column["name"] for column in version["additionalPrinterColumns"]]
     # SeatRevocation is written by KGWE alone: all of it is its spec.

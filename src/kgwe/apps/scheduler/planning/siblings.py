@@ -1,4 +1,4 @@
-"""Where the replicas of each service are, and which nodes another replica avoids first, so that one failure hits few."""
+"""Where the replicas of each service are, and which nodes one more avoids first, so that one failure hits few."""
 
 from __future__ import annotations
 

@@ -124,9 +124,7 @@ class GPUWorkloadStatus(ApiStruct, frozen=True):
     replicas: Annotated[int, about("Of inference: replicas that have a place.", ge=0)] = 0
     readyReplicas: Annotated[int, about("Of inference: replicas whose pods are all ready.", ge=0)] = 0
     updatedReplicas: Annotated[int, about("Of inference: replicas that run the present spec.", ge=0)] = 0
-    selector: Annotated[
-        str, about("Of inference: label selector of its pods, for autoscalers.", max_length=512)
-    ] = ""
+    selector: Annotated[str, about("Of inference: label selector of its pods, for autoscalers.", max_length=512)] = ""
     retryCount: Annotated[int, about("Errors so far under this generation.", ge=0)] = 0
     lastScheduleTime: Annotated[Timestamp | None, about("When it was last planned.")] = None
     startTime: Annotated[Timestamp | None, about("When its pods began to run.")] = None
