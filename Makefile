@@ -12,7 +12,7 @@ WORKERS ?= 3
 # The tests start hundreds of processes: they keep compiled modules, also where the shell says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-unit test-slow soak search check format bench crds proto lock clean
+.PHONY: help run test test-unit test-slow soak search check format images bench crds proto lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,11 +55,16 @@ check: $(READY) ## Lint, types, architecture, generated files
 	@$(BIN)/python scripts/check_docs.py
 	@$(BIN)/kgwe crds --check
 	@$(BIN)/kgwe crds --docs --check
+	@$(BIN)/kgwe image dockerfile --check
 	@echo "All checks passed."
 
 format: $(READY) ## Format the code and mend what lint can mend
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix .
+
+images: $(READY) ## Build the container images into dist/, for amd64 and arm64
+	@$(BIN)/kgwe image build kgwe
+	@$(BIN)/kgwe image build kgwe-agent
 
 bench: $(READY) ## Benchmarks at a size for a laptop
 	@$(BIN)/kgwe bench cluster --scenario fill

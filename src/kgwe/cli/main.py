@@ -56,6 +56,7 @@ COMMANDS = (
     ),
     Command("defrag", "kgwe.cli.defrag:app", "Move pods that consent to make room for a waiting gang."),
     Command("sharing", "kgwe.cli.sharing:app", "Configure GPU sharing (time-slicing, MPS) of the device plugin."),
+    Command("image", "kgwe.cli.image:app", "Build and push container images without a container engine."),
     Command("bench", "kgwe.cli.bench:app", "Measure KGWE on this machine."),
 )
 

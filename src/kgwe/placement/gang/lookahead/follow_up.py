@@ -69,6 +69,10 @@ class Lookahead:
         if not counted:
             return intents
         rooms = [self._count_room(table, each) for each in kinds]
+        totals = [int(room.sum()) for room in rooms]
+        # Often all that wait are refused again: then there is nothing to arrange.
+        if not any(each.pods <= totals[each.kind] for number, each in counted.items() if number < len(intents)):
+            return intents
         known: list[bool] = table.levels[table.leaf_level].known.tolist()
         capacity = self._read_free_capacity(table, kinds, rooms).restrict_to(known)
         levels = tuple(table.leaf_ranges(level) for level in range(table.leaf_level + 1, table.top))
