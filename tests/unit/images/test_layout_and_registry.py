@@ -79,9 +79,9 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+    def answer(self, status: int, body: bytes = b"", headers: tuple[tuple[str, str], ...] = ()) -> None:
         self.send_response(status)
-        for name, value in headers.items():
+        for name, value in headers:
             self.send_header(name, value)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -91,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("authorization") == "Bearer secret":
             return True
         realm = f"http://127.0.0.1:{self.server.server_port}/token"
-        self.answer(401, **{"www-authenticate": f'Bearer realm="{realm}",service="here",scope="push"'})
+        self.answer(401, headers=(("www-authenticate", f'Bearer realm="{realm}",service="here",scope="push"'),))
         return False
 
     def do_GET(self):
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         if self.is_allowed():
-            self.answer(202, location="/v2/team/kgwe/blobs/uploads/1?state=x")
+            self.answer(202, headers=(("location", "/v2/team/kgwe/blobs/uploads/1?state=x"),))
 
     def do_PUT(self):
         body = self.rfile.read(int(self.headers["content-length"]))
