@@ -45,7 +45,7 @@ COMMANDS = (
     Command("report", "kgwe.cli.cost.report:app", "Write a chargeback report of the whole fleet."),
     Command("optimize", "kgwe.cli.optimize:app", "List pods that waste GPUs, with recommendations."),
     Command("predict", "kgwe.cli.predict:app", "Predict run time, memory and cost of workloads in a file."),
-    Command("crds", "kgwe.cli.crds:app", "Print, write or check the CustomResourceDefinitions of KGWE."),
+    Command("crds", "kgwe.cli.install.crds:app", "Print, write or check the CustomResourceDefinitions of KGWE."),
     Command("simulate", "kgwe.cli.simulate:app", "Compare placement policies on a simulated fleet and workload."),
     Command("explain", "kgwe.cli.explain:app", "Explain why a workload or pod is on its node, or why it waits."),
     Command("idle", "kgwe.cli.idle:app", "List idle GPUs, keep workloads from being suspended, and restore them."),
@@ -56,7 +56,7 @@ COMMANDS = (
     ),
     Command("defrag", "kgwe.cli.defrag:app", "Move pods that consent to make room for a waiting gang."),
     Command("sharing", "kgwe.cli.sharing:app", "Configure GPU sharing (time-slicing, MPS) of the device plugin."),
-    Command("image", "kgwe.cli.image:app", "Build and push container images without a container engine."),
+    Command("image", "kgwe.cli.install.image:app", "Build and push container images without a container engine."),
     Command("bench", "kgwe.cli.bench:app", "Measure KGWE on this machine."),
 )
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kgwe import errors, yaml_text
-from kgwe.cli import crds as command
+from kgwe.cli.install import crds as command
 from kgwe.kube.crd import definitions
 
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,1 @@
+"""Subcommands that install KGWE: kinds and container images."""
