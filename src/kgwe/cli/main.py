@@ -43,6 +43,7 @@ COMMANDS = (
     Command("cost-engine", "kgwe.cli.processes.cost:app", "Meter what GPU nodes cost and which pods held them."),
     Command("cost", "kgwe.cli.cost.cost:app", "Show what namespaces, teams and workloads cost."),
     Command("report", "kgwe.cli.cost.report:app", "Write a chargeback report of the whole fleet."),
+    Command("bill", "kgwe.cli.cost.bill:app", "Compare a bill of the cloud with what was metered."),
     Command("optimize", "kgwe.cli.optimize:app", "List pods that waste GPUs, with recommendations."),
     Command("predict", "kgwe.cli.predict:app", "Predict run time, memory and cost of workloads in a file."),
     Command("crds", "kgwe.cli.install.crds:app", "Print, write or check the CustomResourceDefinitions of KGWE."),

@@ -100,9 +100,15 @@ class Books:
         return self.sums(Bucket.QUOTA_HELD).ticks
 
     @property
+    def billed_only(self) -> int:
+        """Billed, and not metered; only in restated books."""
+        return self.sums(Bucket.BILLED_ONLY).ticks
+
+    @property
     def unbalanced(self) -> int:
         """What the lines miss of the fleet's cost, in ticks: 0, or the books are wrong."""
-        return self.fleet - self.allocated - self.idle - self.unallocated - self.reserved_idle
+        parts = self.allocated + self.idle + self.unallocated + self.reserved_idle + self.billed_only
+        return self.fleet - parts
 
 
 def keep_books(segments: Iterable[Segment], start_s: int, end_s: int) -> Books:

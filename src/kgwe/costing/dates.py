@@ -37,3 +37,17 @@ def _read_offset(text: str) -> int:
         return 0
     seconds = int(text[1:3]) * 3600 + int(text[-2:]) * 60
     return -seconds if text[0] == "-" else seconds
+
+
+def format_time(at_s: int) -> str:
+    """Return the time of a second in UTC: `2026-08-22T00:00:00Z`."""
+    days, rest = divmod(at_s, 86_400)
+    # Years begin in March here, so that a leap day is the last of its year.
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    shifted = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * shifted + 2) // 5 + 1
+    month = shifted + 3 if shifted < 10 else shifted - 9  # noqa: PLR2004 -- March is 0
+    year = year_of_era + era * 400 + (month <= 2)  # noqa: PLR2004
+    return f"{year:04}-{month:02}-{day:02}T{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}Z"

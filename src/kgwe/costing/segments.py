@@ -32,6 +32,9 @@ class Bucket(enum.IntEnum):
     QUOTA_HELD = 5
     """The part of unallocated that quota keeps for a namespace. No cost of its own, so no part of the balance."""
 
+    BILLED_ONLY = 6
+    """Billed, and not metered. Only in restated reports, never stored."""
+
 
 #: The buckets of pods. Their cost is divided further into used, idle and unmeasured.
 HELD: Final = frozenset({Bucket.ALLOCATED, Bucket.OVERHEAD})

@@ -48,6 +48,14 @@ class Statement:
     unpriced_gpu_seconds: float
     quota_held: int = 0
     """The part of unallocated that namespaces keep by quota that they do not use."""
+    billed_only: int = 0
+    """Billed, and not metered; only in restated statements."""
+    owners: tuple[tuple[str, int], ...] = ()
+    """Reserved idle by owner of the commitment. Sums to reserved idle."""
+    quotas: tuple[tuple[str, int], ...] = ()
+    """Quota held by namespace. Sums to quota held."""
+    restated: bool = False
+    """Whether the amounts are those of imported bills, where there are any."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Times within the window at which the engine was down."""
 
@@ -61,11 +69,15 @@ def make_statement(
     method: str,
     currency: str,
     gaps: tuple[tuple[int, int], ...] = (),
+    memo: Mapping[Bucket, Mapping[str, Sums]] | None = None,
+    restated: bool = False,
 ) -> Statement:
-    """Round the books and the lines. The most expensive line is the first."""
-    allocated, idle, unallocated, reserved = money.round_lines(
-        [books.allocated, books.idle, books.unallocated, books.reserved_idle]
+    """Round the books and the lines. The most expensive line is the first. `memo`: buckets by owner or namespace."""
+    allocated, idle, unallocated, reserved, billed_only = money.round_lines(
+        [books.allocated, books.idle, books.unallocated, books.reserved_idle, books.billed_only]
     )
+    memo = memo or {}
+    quota_held = money.round_ticks(books.quota_held)
     names = sorted(lines, key=lambda name: (-lines[name].ticks, name))
     costs = money.round_lines([lines[name].ticks for name in names])
     return Statement(
@@ -83,9 +95,21 @@ def make_statement(
         overhead=money.round_ticks(books.sums(Bucket.OVERHEAD).ticks),
         unbalanced=books.unbalanced,
         unpriced_gpu_seconds=books.sums(Bucket.FLEET).unpriced_ppm_s / PPM,
-        quota_held=money.round_ticks(books.quota_held),
+        quota_held=quota_held,
+        billed_only=billed_only,
+        owners=_round_memo(memo.get(Bucket.RESERVED_IDLE, {}), reserved),
+        quotas=_round_memo(memo.get(Bucket.QUOTA_HELD, {}), quota_held),
+        restated=restated,
         gaps=tuple(each for each in gaps if each[0] < window[1] and window[0] < each[1]),
     )
+
+
+def _round_memo(lines: Mapping[str, Sums], micros: int) -> tuple[tuple[str, int], ...]:
+    """Return a rounded amount by name, the largest first."""
+    names = sorted(lines, key=lambda name: (-lines[name].ticks, name))
+    weights = [lines[name].ticks for name in names]
+    parts = money.divide(micros, weights) if sum(weights) > 0 else [0] * len(names)
+    return tuple(zip(names, parts, strict=True))
 
 
 def _make_line(name: str, sums: Sums, micros: int) -> StatementLine:

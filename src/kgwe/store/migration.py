@@ -53,8 +53,14 @@ def migrate(connection: Connection, address: Address, schema: Schema = HISTORY) 
     known = {script.revision for script in scripts.walk_revisions()}
     if current is not None and current not in known:
         raise _newer(address, current)
+    upgrade_to(connection, schema, "head")
+
+
+def upgrade_to(connection: Connection, schema: Schema, revision: str) -> None:
+    """Upgrade the schema to a revision in the transaction of the connection."""
+    config = _make_config(schema)
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)
 
 
 def check_revision(connection: Connection, address: Address, schema: Schema = HISTORY) -> None:

@@ -14,6 +14,7 @@ from kgwe.cli.cost import ledger_access
 from kgwe.cli.cost.cost import cost
 from kgwe.costing.books import Dimension
 from kgwe.costing.prices.book import Capacity, NodeKind, Quote
+from kgwe.costing.reports.values import describe
 from kgwe.kube.api import resources
 from kgwe.store.ledger.ledger import Ledger
 from kgwe.store.ledger.price_files import load_default_book
@@ -126,6 +127,6 @@ async def test_pods_cost_their_length_and_a_kill_loses_nothing(bed: OptimizerBed
     assert "split method: fixed" in told
     assert bed.namespace in told
     (statement,) = ledger_access.load_statements(store, "1h", ("namespace",), bed.namespace)
-    described = msgspec.json.decode(msgspec.json.encode(ledger_access.describe(statement)))
+    described = msgspec.json.decode(msgspec.json.encode(describe(statement)))
     assert described["splitMethod"] == "fixed"
     assert sum(line.micros for line in statement.lines) == round(sum(costs.values()) / 3600)

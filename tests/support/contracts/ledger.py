@@ -8,20 +8,30 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
+import pytest
 import sqlalchemy as sa
 from tests.support.builders.costs import T0, Everyone, make_history, use_of
 
+from kgwe import errors
 from kgwe.costing import books
+from kgwe.costing.bills.lines import Bill, BillLine
+from kgwe.costing.bills.reconcile import reconcile
 from kgwe.costing.books import Dimension
+from kgwe.costing.charges import Filter, attribute_charges
 from kgwe.costing.metering.timeline import sweep_node
 from kgwe.costing.segments import Bucket, Segment
-from kgwe.store.ledger.reader import Filter, LedgerReader
-from kgwe.store.ledger.schema import HOURS, SEGMENTS
+from kgwe.store.address import parse_address
+from kgwe.store.ledger.charges import ChargeReader
+from kgwe.store.ledger.ledger import Ledger, NodeFacts, StoredBill
+from kgwe.store.ledger.reader import LedgerReader
+from kgwe.store.ledger.schema import HOURS, LEDGER, METADATA, SEGMENTS
+from kgwe.store.migration import read_revision, upgrade_to
 
 if TYPE_CHECKING:
-    from kgwe.store.ledger.ledger import Ledger
+    from collections.abc import Callable
 
 HOUR = 3600
 DAY = 86_400
@@ -153,6 +163,53 @@ def the_views_of_users_show_dollars(ledger: Ledger) -> None:
             assert connection.execute(sa.text(f"SELECT count(*) FROM {view}")).scalar() == 0  # noqa: S608 -- a constant
 
 
+def charges_equal_the_sums(ledger: Ledger) -> None:
+    segments = make_segments(range(8))
+    ledger.put(segments)
+    first, last = min(each.start_s for each in segments), max(each.end_s for each in segments)
+    reader, charges = LedgerReader(ledger.database), ChargeReader(ledger.database)
+    for window in ((first, last), (first + 1234, last - 4321)):
+        for period_s in (HOUR, DAY):
+            found = charges.read(*window, period_s)
+            assert all(each.end_s - each.start_s <= period_s for each in found)
+            for by in Dimension:
+                assert attribute_charges(found, by) == reader.read(*window, by), (by, period_s)
+
+
+def a_bill_restates_history(ledger: Ledger) -> None:
+    segments = make_segments(range(6))
+    ledger.put(segments, None, [NodeFacts(f"node-{seed}", f"aws:///a/i-{seed}") for seed in range(5)])
+    charges = ChargeReader(ledger.database)
+    start, end = (min(each.start_s for each in segments), max(each.end_s for each in segments))
+    metered = charges.list_node_hours(start // HOUR * HOUR, (end // HOUR + 1) * HOUR)
+    assert sum(each.ticks for each in metered.values()) == sum(
+        each.ticks for each in segments if each.bucket is Bucket.FLEET
+    )
+    resources = charges.list_resources()
+    assert resources == {f"i-{seed}": f"node-{seed}" for seed in range(5)}
+    rng = random.Random(4)
+    lines = []
+    for key, each in sorted(metered.items()):
+        draw = rng.random()
+        if key.node == "node-5" or draw < 0.1:
+            continue  # a node of another cloud, or an hour that the bill lacks
+        resource = "i-unknown" if draw < 0.2 else f"i-{key.node[-1]}"
+        micros = Fraction(each.ticks * 97, 360_000) if each.ticks else Fraction(1_500_000)
+        lines.append(BillLine("", resource, key.hour * HOUR, (key.hour + 1) * HOUR, micros))
+    bill = Bill(tuple(lines), "USD", "test")
+    found = reconcile(bill, metered, resources)
+    stored = StoredBill("aws.csv", "abc", 1, bill.start_s, bill.end_s, "USD", found.billed_micros)
+    assert ledger.put_bill(stored, found.restated)
+    assert not ledger.put_bill(stored, found.restated)  # the same bill again changes nothing
+    restated = charges.read(start // HOUR * HOUR, (end // HOUR + 1) * HOUR, restated=True)
+    known = [each for each in restated if each.place.node != "node-5"]
+    books_ = attribute_charges(known, Dimension.NAMESPACE).books
+    assert books_.fleet == found.billed_micros * 3600
+    assert books_.unbalanced == 0
+    assert attribute_charges(restated, Dimension.NAMESPACE).books.unbalanced == 0
+    assert [each[4] for each in charges.load_bills()] == [found.billed_micros]
+
+
 def dump(ledger: Ledger) -> list[list[tuple[int, ...]]]:
     with ledger.database.transaction() as connection:
         return [sorted(map(tuple, connection.execute(sa.select(table)))) for table in (SEGMENTS, HOURS)]
@@ -167,4 +224,39 @@ CONTRACT = (
     a_report_can_be_filtered,
     old_segments_go_and_their_sums_stay,
     the_views_of_users_show_dollars,
+    charges_equal_the_sums,
+    a_bill_restates_history,
 )
+
+
+def a_ledger_of_the_first_version_is_migrated(make_url: Callable[[], str], donor: Ledger) -> None:
+    """Fill tables of the first version, open them with this one, and compare. `make_url`: of an empty database."""
+    segments = make_segments(range(5))
+    donor.put(segments, {"counted_until_s": "7"})
+    with donor.database.transaction() as connection:
+        tables = {
+            table.name: [row._asdict() for row in connection.execute(sa.select(table))]
+            for table in METADATA.sorted_tables
+        }
+    expected = dump(donor)
+    url = make_url()
+    address = parse_address(url)
+    engine = sa.create_engine(address.url)
+    with engine.begin() as connection:
+        upgrade_to(connection, LEDGER, "0001")
+        assert read_revision(connection, address, LEDGER) == "0001"
+        old = set(sa.inspect(connection).get_table_names())
+        for table in METADATA.sorted_tables:
+            if table.name in old and tables[table.name]:
+                connection.execute(sa.insert(table), tables[table.name])
+    engine.dispose()
+    with pytest.raises(errors.Transient, match="no ledger of this version yet"):
+        Ledger.open(url, read_only=True)
+    with Ledger.open(url) as migrated:
+        assert dump(migrated) == expected
+        assert migrated.load_state() == {"counted_until_s": "7"}
+        migrated.put(segments)
+        assert dump(migrated) == expected
+        with migrated.database.transaction() as connection:
+            measured = connection.execute(sa.text("SELECT count(*) FROM cost_data WHERE utilization > 0")).scalar()
+        assert measured

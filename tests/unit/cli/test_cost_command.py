@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
+from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -14,9 +16,16 @@ from tests.support.contracts.ledger import make_segments
 
 from kgwe import errors
 from kgwe.cli.cost import ledger_access
+from kgwe.cli.cost.bill import bill
 from kgwe.cli.cost.cost import cost
 from kgwe.cli.cost.report import report
-from kgwe.store.ledger.ledger import Ledger
+from kgwe.costing.dates import format_time
+from kgwe.costing.money import format_dollars
+from kgwe.costing.reports.page import make_page
+from kgwe.costing.reports.texts import make_csv
+from kgwe.store.ledger.charges import ChargeReader
+from kgwe.store.ledger.ledger import Ledger, NodeFacts
+from kgwe.store.ledger.savings import SavingRecord, record_savings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,3 +99,78 @@ def test_a_time_that_is_none_is_refused(text):
 def test_a_ledger_that_is_absent_names_the_engine(tmp_path: Path):
     with pytest.raises(errors.Transient, match="kgwe cost-engine"):
         cost(store=str(tmp_path / "none.db"))
+
+
+def test_a_page_escapes_names_and_shows_the_same_totals(store, tmp_path):
+    report(store=store, last="4w", output="html", file=tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text()
+    (statement,) = ledger_access.load_statements(store, "4w", ("namespace",))
+    assert f"<b>fleet {format_dollars(statement.fleet)}</b>" in text
+    total = format_dollars(sum(line.micros for line in statement.lines))
+    assert text.count(f"<td>Total</td><td>{total}</td>") == 6
+    evil = replace(statement, lines=(replace(statement.lines[0], name="<script>alert(1)</script>"),))
+    assert "<script>" not in make_page([evil])
+    assert "&lt;script&gt;" in make_page([evil])
+
+
+def test_names_are_no_formulas_in_a_spreadsheet(store):
+    (statement,) = ledger_access.load_statements(store, "4w", ("namespace",))
+    evil = replace(statement, lines=(replace(statement.lines[0], name="=HYPERLINK(1)"),))
+    assert "'=HYPERLINK(1)" in make_csv([evil])
+
+
+def test_a_pdf_is_written(store, tmp_path):
+    pytest.importorskip("reportlab")
+    report(store=store, last="4w", output="pdf", file=tmp_path / "r.pdf")
+    assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF-")
+    with pytest.raises(errors.Permanent, match="needs --file"):
+        report(store=store, output="pdf")
+
+
+def test_the_return_on_investment_states_its_inputs(store, capsys, tmp_path):
+    cost(store=store, last="4w", roi=True)
+    assert "no savings are recorded" in capsys.readouterr().out
+    copy = str(tmp_path / "copy.db")
+    shutil.copy(store, copy)
+    with Ledger.open(copy) as ledger:
+        end = int(ledger.load_state()["counted_until_s"])
+        record_savings(ledger, [SavingRecord(end, "ml", "replay", 552_328_767, "replay of the last week")])
+    cost(store=copy, last="4w", roi=True, investment="300")
+    told = capsys.readouterr().out
+    assert "ROI: (savings 552.33 - investment 276.16) / investment = 100 %" in told
+    assert "replay of the last week" in told
+
+
+def test_a_bill_is_compared_and_restates_history(store, tmp_path, capsys):
+    copy = str(tmp_path / "copy.db")
+    shutil.copy(store, copy)
+    with Ledger.open(copy, read_only=True) as ledger:
+        reader = ChargeReader(ledger.database)
+        end = int(ledger.load_state()["counted_until_s"])
+        metered = reader.list_node_hours(end - 28 * 86_400, end)
+    node = max(metered, key=lambda key: metered[key].ticks).node
+    lines = ["BilledCost,ChargePeriodStart,ChargePeriodEnd,BillingCurrency,ResourceId,ChargeCategory"]
+    total = 0
+    for key, each in sorted(metered.items()):
+        if key.node == node:
+            micros = each.ticks * 97 // 360_000
+            total += micros
+            start, stop = format_time(key.hour * 3600), format_time(key.hour * 3600 + 3600)
+            lines.append(f"{micros / 10**6:.6f},{start},{stop},USD,{node},Usage")
+    file = tmp_path / "bill.csv"
+    file.write_text("\n".join(lines))
+    with Ledger.open(copy) as ledger:
+        ledger.put([], None, [NodeFacts(node)])
+    bill(file, store=copy, restate=True)
+    told = capsys.readouterr().out
+    assert f"bill {total / 10**6:.6f}" in told
+    assert "rate" in told
+    assert "The history is restated" in told
+    bill(file, store=copy, restate=True)
+    assert "imported before" in capsys.readouterr().out
+    (restated,) = ledger_access.load_statements(copy, "4w", ("node",), restated=True)
+    book = sum(each.ticks for key, each in metered.items() if key.node != node)
+    assert restated.fleet == (total * 3600 + book + 1800) // 3600
+    assert restated.unbalanced == 0
+    bill(file, store=copy, output="json")
+    assert msgspec.json.decode(capsys.readouterr().out)["billed"] == f"{total / 10**6:.6f}"

@@ -12,7 +12,12 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from tests.support.contracts.ledger import CONTRACT, dump, make_segments
+from tests.support.contracts.ledger import (
+    CONTRACT,
+    a_ledger_of_the_first_version_is_migrated,
+    dump,
+    make_segments,
+)
 
 from kgwe import errors
 from kgwe.costing import books
@@ -38,6 +43,11 @@ def test_migrations_make_the_declared_tables(tmp_path: Path):
     with Ledger.open(str(tmp_path / "ledger.db")) as ledger, ledger.database.transaction() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
         assert compare_metadata(context, METADATA) == []
+
+
+def test_a_ledger_of_the_first_version_is_migrated(tmp_path: Path):
+    with Ledger.open(str(tmp_path / "donor.db")) as donor:
+        a_ledger_of_the_first_version_is_migrated(lambda: str(tmp_path / "old.db"), donor)
 
 
 def test_a_history_is_not_taken_for_a_ledger(tmp_path: Path):

@@ -21,6 +21,7 @@ from kgwe.costing.metering.timeline import ClaimSpan
 from kgwe.costing.metering.use import UseKey
 from kgwe.costing.prices.book import Unpriced
 from kgwe.model.units import amounts
+from kgwe.store.ledger.ledger import NodeFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -170,6 +171,16 @@ class ClusterMeter:
         for meter in self._meters.values():
             if meter.state is not None:
                 yield meter.state
+
+    def list_facts(self) -> list[NodeFacts]:
+        """Return what bills and exports need to know of the GPU nodes that exist."""
+        found = []
+        for state in self.list_states():
+            node = self._stores.nodes.get(state.name)
+            provider = node.spec.provider_id if node is not None else ""
+            kind = state.kind
+            found.append(NodeFacts(state.name, provider, kind.region, kind.zone, kind.gpu_model, kind.gpus))
+        return found
 
     def list_unpriced(self, book: PriceBook) -> dict[str, str]:
         """Return the GPU nodes without a price, with the reason."""

@@ -23,12 +23,14 @@ from kgwe.costing.books import Dimension
 from kgwe.costing.metering.quota import QuotaMeter, sum_spare
 from kgwe.costing.segments import HELD, Bucket
 from kgwe.costing.split import parse_method
+from kgwe.store.ledger import bill_files
 from kgwe.store.ledger.ledger import Ledger
 from kgwe.store.ledger.price_files import load_book
 from kgwe.store.ledger.reader import LedgerReader
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
     from types import TracebackType
 
     from kgwe.apps.cost.cluster_meter import ClusterMeter
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from kgwe.apps.cost.metrics import Metrics
     from kgwe.apps.cost.settings import Settings
     from kgwe.costing.segments import Segment
+    from kgwe.store.ledger.ledger import NodeFacts
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +76,7 @@ class CostEngine:
         self._ledger: Ledger | None = None
         self._meter: ClusterMeter | None = None
         self._quotas: QuotaMeter | None = None
+        self._facts: dict[str, NodeFacts] = {}
         self._pending: list[Segment] = []
         self._state: dict[str, str] = {}
         self._problem: str | None = "has not counted yet"
@@ -126,9 +130,11 @@ class CostEngine:
             spare = sum_spare(each for each in fresh if each.end_s == until_s and each.seconds)
             fresh += self._quotas.count(until_s, sum_unused(self._cluster.list_quotas()), spare)
         self._pending += fresh
+        facts = self._meter.list_facts()
+        nodes = [each for each in facts if self._facts.get(each.node) != each]
         batch, state = list(self._pending), self._state | {COUNTED: str(until_s)}
         try:
-            await asyncio.to_thread(self._ledger.put, batch, state)
+            await asyncio.to_thread(self._ledger.put, batch, state, nodes)
         except errors.KgweError as exc:
             if self._problem is None:
                 log.warning("ledger_not_written", error=str(exc))
@@ -136,6 +142,7 @@ class CostEngine:
             self._metrics.failures += 1
             return
         del self._pending[: len(batch)]
+        self._facts.update({each.node: each for each in nodes})
         self._problem = None
         await self._publish(until_s, len(batch), fresh)
 
@@ -156,6 +163,18 @@ class CostEngine:
             await asyncio.to_thread(self._ledger.apply_retention, int(self._clock()))
         except errors.KgweError as exc:
             log.warning("retention_failed", error=str(exc))
+        for path in self._settings.bill_paths:
+            try:
+                await asyncio.to_thread(self._import_bill, path)
+            except errors.KgweError as exc:
+                log.warning("bill_not_imported", error=str(exc))
+
+    def _import_bill(self, path: Path) -> None:
+        assert self._ledger is not None  # noqa: S101 -- set on entry
+        bill, digest = bill_files.load_bill(path, effective=self._settings.bills_effective)
+        result = bill_files.compare_bill(self._ledger, bill)
+        if bill_files.store_bill(self._ledger, path.name, digest, result, int(self._clock())):
+            log.info("history_restated", bill=path.name, billed=result.billed_micros, book=result.book_micros)
 
     async def _publish(self, until_s: int, written: int, fresh: list[Segment]) -> None:
         """Update the metrics: totals from the ledger, rates from the segments that go on."""

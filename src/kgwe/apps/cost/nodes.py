@@ -47,8 +47,13 @@ class _NodeStatus(msgspec.Struct, frozen=True, gc=False):
     capacity: dict[str, str] = {}
 
 
+class _NodeSpec(msgspec.Struct, frozen=True, gc=False):
+    provider_id: str = msgspec.field(default="", name="providerID")
+
+
 class CostNode(msgspec.Struct, frozen=True, gc=False):
     metadata: ObjectMeta
+    spec: _NodeSpec = _NodeSpec()
     status: _NodeStatus = _NodeStatus()
 
 

@@ -27,6 +27,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # Price files (CSV or YAML), later ones first. Built-in prices apply where no file has one.
     price_files: tuple[str, ...] = ()
     builtin_prices: bool = True
+    # Bills (FOCUS or AWS CUR, CSV) by which history is restated, and whether amortised amounts count.
+    bill_files: tuple[str, ...] = ()
+    bills_effective: bool = False
     # How the price of a node is split between GPUs, CPUs and memory: gpu-only, market or fixed.
     split_method: str = "market"
     # Seconds between two counts.
@@ -74,6 +77,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return AttributionRules(
             self.team_labels, self.project_labels, self.cost_center_labels, self.experiment_labels, self.user_labels
         )
+
+    @property
+    def bill_paths(self) -> tuple[Path, ...]:
+        return tuple(map(Path, self.bill_files))
 
     @property
     def price_paths(self) -> tuple[Path, ...]:

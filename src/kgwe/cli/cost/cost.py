@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from kgwe import terminal
 from kgwe.cli.cost import ledger_access
-from kgwe.cli.cost.ledger_access import Store  # noqa: TC001 - read by cyclopts when it runs
+from kgwe.cli.cost.ledger_access import Investment, Store  # noqa: TC001 - read by cyclopts when it runs
 
 app = App(
     name="cost",
@@ -21,11 +21,12 @@ split method says how a node's price is divided between GPUs, CPUs and memory.""
   kgwe cost                               namespaces, last 7 days
   kgwe cost --by team --last 30d          teams, last 30 days
   kgwe cost -n ml-team --by workload      workloads of a namespace
-  kgwe cost --team vision -o csv          for a spreadsheet""",
+  kgwe cost --team vision -o csv          for a spreadsheet
+  kgwe cost --last 30d --roi              with the return on what KGWE costs""",
 )
 
 By = Literal["namespace", "team", "project", "cost-center", "experiment", "user", "workload", "pod", "node", "model"]
-Output = Annotated[Literal["table", "json", "yaml", "csv"], Parameter(name=["--output", "-o"])]
+Output = Annotated[Literal["table", "json", "yaml", "csv", "html"], Parameter(name=["--output", "-o"])]
 
 
 @app.default
@@ -35,6 +36,9 @@ def cost(
     namespace: Annotated[str, Parameter(name=["--namespace", "-n"])] = "",
     team: str = "",
     last: str = "7d",
+    roi: bool = False,
+    investment: Investment = ledger_access.DEFAULT_INVESTMENT,
+    restated: bool = False,
     output: Output = "table",
     store: Store = ledger_access.DEFAULT_STORE,
 ) -> int:
@@ -50,11 +54,21 @@ def cost(
         Only pods of this team.
     last
         Time before the last count, such as 24h, 7d or 4w.
+    roi
+        Also show the return on investment: recorded savings of the time, beside what KGWE costs.
+    investment
+        What KGWE costs per month, for --roi.
+    restated
+        Amounts of imported bills, where there are any (see `kgwe bill`).
     output
         Output format.
     """
-    from kgwe.cli.cost.rendering import render  # noqa: PLC0415 -- when the command runs
+    from kgwe.cli.cost import returns  # noqa: PLC0415 -- when the command runs
+    from kgwe.cli.cost.rendering import render  # noqa: PLC0415
 
-    statements = ledger_access.load_statements(store, last, (by,), namespace, team)
-    terminal.write(render(statements, output))
+    statements = ledger_access.load_statements(store, last, (by,), namespace, team, restated=restated)
+    found = returns.load_return(store, statements[0], investment) if roi else None
+    terminal.write(render(statements, output, {"roi": returns.describe(found)} if found else None))
+    if found and output == "table":
+        terminal.write(returns.explain(found))
     return 0

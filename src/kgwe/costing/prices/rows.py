@@ -96,7 +96,7 @@ def read_cpu_nodes(rows: Sequence[Row], currencies: Currencies = Currencies()) -
             raise errors.Permanent("on_demand is missing")
         yield HostSample(row.text("family") or row.where, vcpus, gib, rate)
 
-    return tuple(_collect(rows, read))
+    return tuple(collect(rows, read))
 
 
 def _read_prices(rows: Sequence[Row], currencies: Currencies) -> tuple[Price, ...]:
@@ -130,7 +130,7 @@ def _read_prices(rows: Sequence[Row], currencies: Currencies) -> tuple[Price, ..
                     ),
                 )
 
-    return _check_overlaps(list(_collect(rows, read)))
+    return _check_overlaps(list(collect(rows, read)))
 
 
 def _read_catalogue(rows: Sequence[Row]) -> tuple[Price, ...]:
@@ -155,7 +155,7 @@ def _read_catalogue(rows: Sequence[Row]) -> tuple[Price, ...]:
 
     found: dict[tuple[str, ...], Found] = {}
     problems = []
-    for each in gcp.join_hosts(list(_collect(rows, read))):
+    for each in gcp.join_hosts(list(collect(rows, read))):
         for capacity, rate in ((Capacity.ON_DEMAND, each.on_demand), (Capacity.SPOT, each.spot)):
             if rate is None:
                 continue
@@ -182,7 +182,7 @@ def _read_history(rows: Sequence[Row]) -> tuple[Price, ...]:
         yield key, at_s, on_demand, _read_amount(row, "spot_usd_h", Currencies())
 
     series: dict[tuple[str, str, str], dict[int, tuple[int | None, int | None]]] = {}
-    for key, at_s, on_demand, spot in _collect(rows, read):
+    for key, at_s, on_demand, spot in collect(rows, read):
         moments = series.setdefault(key, {})
         before = moments.get(at_s, (None, None))
         # One snapshot may list a pool twice, once without its spot price.
@@ -233,7 +233,7 @@ def _describe_overlap(one: Found, other: Found) -> str:
     return f"{other.where}: the {one.price.capacity} price of {name} {word} {one.where}"
 
 
-def _collect(rows: Iterable[Row], read: Callable[[Row], Iterator[T]]) -> Iterator[T]:
+def collect(rows: Iterable[Row], read: Callable[[Row], Iterator[T]]) -> Iterator[T]:
     """Read all rows before the first is used, so that a refusal names all problems."""
     found: list[T] = []
     problems: list[str] = []

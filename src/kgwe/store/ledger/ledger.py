@@ -7,7 +7,8 @@ the stored one, and the sums change by the difference. A segment without length 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Self
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 import sqlalchemy as sa
@@ -16,7 +17,8 @@ from kgwe.costing.money import DAY_S
 from kgwe.store.database import BUSY_TIMEOUT_S, Database
 from kgwe.store.ledger import rollups
 from kgwe.store.ledger.names import NOTHING, Names
-from kgwe.store.ledger.schema import DAYS, HOURS, LEDGER, PODS, SEGMENTS, STATE
+from kgwe.store.ledger.schema import BILLS, DAYS, HOURS, LEDGER, NODES, PODS, RESTATEMENTS, SEGMENTS, STATE
+from kgwe.store.rows import clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
+    from kgwe.costing.bills.reconcile import Restated
     from kgwe.costing.segments import Segment
 
 SEGMENTS_KEPT_S: Final = 90 * DAY_S
@@ -43,8 +46,33 @@ _STORE: Final = (
     f" {', '.join(f'{name} = excluded.{name}' for name in _VALUES)}"
 )
 _BATCH: Final = 100_000
+_CHUNK: Final = 5_000
 # One transaction of retention removes at most this range of raw segments.
 _RANGE_S: Final = DAY_S
+
+
+class NodeFacts(NamedTuple):
+    """What bills and exports need to know of a node."""
+
+    node: str
+    provider_id: str = ""
+    region: str = ""
+    zone: str = ""
+    gpu_model: str = ""
+    gpus: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredBill:
+    """A bill as it was imported."""
+
+    name: str
+    digest: str
+    imported_s: int
+    start_s: int
+    end_s: int
+    currency: str
+    micros: int
 
 
 class Ledger:
@@ -71,17 +99,52 @@ class Ledger:
         """Close the database and let another process write it."""
         self.database.close()
 
-    def put(self, segments: Sequence[Segment], state: Mapping[str, str] | None = None) -> None:
-        """Store segments and state in one transaction. Storing the same again changes nothing."""
+    def put(
+        self,
+        segments: Sequence[Segment],
+        state: Mapping[str, str] | None = None,
+        nodes: Sequence[NodeFacts] = (),
+    ) -> None:
+        """Store segments, state and facts about nodes in one transaction. Storing the same again changes nothing."""
         try:
             with self.database.transaction() as connection:
                 for start in range(0, len(segments), _BATCH):
                     self._put_batch(connection, segments[start : start + _BATCH])
                 self._put_state(connection, state or {})
+                self._put_nodes(connection, nodes)
         except BaseException:
             # Numbers of a transaction that failed were never stored.
             self._names.forget()
             raise
+
+    def put_bill(self, bill: StoredBill, restated: Sequence[Restated]) -> bool:
+        """Store a bill with its restated node-hours. Return False for a bill that is stored already.
+
+        A node-hour of a later bill replaces that of an earlier one.
+        """
+        with self.database.transaction() as connection:
+            known = connection.execute(sa.select(BILLS.c.id).where(BILLS.c.digest == bill.digest)).scalar()
+            if known is not None:
+                return False
+            number = int(connection.execute(sa.select(sa.func.max(BILLS.c.id))).scalar() or 0) + 1
+            connection.execute(sa.insert(BILLS).values(id=number, **dataclasses.asdict(bill)))
+            insert = self.database.insert(RESTATEMENTS)
+            changed = {name: insert.excluded[name] for name in ("bill", "book_ticks", "billed_micros", "cause")}
+            upsert = insert.on_conflict_do_update(index_elements=["hour", "node"], set_=changed)
+            rows = [
+                {
+                    "hour": each.key.hour,
+                    "node": clean_text(each.key.node),
+                    "bill": number,
+                    "book_ticks": each.book_ticks,
+                    "billed_micros": each.billed_micros,
+                    "cause": str(each.cause),
+                }
+                for each in restated
+            ]
+            for start in range(0, len(rows), _CHUNK):
+                connection.execute(upsert, rows[start : start + _CHUNK])
+        return True
 
     def load_state(self) -> dict[str, str]:
         """Return the state that was stored with the last segments."""
@@ -107,6 +170,7 @@ class Ledger:
             kept_s = base_s - ROLLUPS_KEPT_S
             connection.execute(sa.delete(HOURS).where(HOURS.c.hour < kept_s // 3600))
             connection.execute(sa.delete(DAYS).where(DAYS.c.day < kept_s // DAY_S))
+            connection.execute(sa.delete(RESTATEMENTS).where(RESTATEMENTS.c.hour < kept_s // 3600))
         self._names.forget()
 
     def _put_batch(self, connection: Connection, segments: Sequence[Segment]) -> None:
@@ -180,3 +244,15 @@ class Ledger:
             insert = self.database.insert(STATE)
             upsert = insert.on_conflict_do_update(index_elements=["name"], set_={"value": insert.excluded.value})
             connection.execute(upsert, [{"name": name, "value": value} for name, value in state.items()])
+
+    def _put_nodes(self, connection: Connection, nodes: Sequence[NodeFacts]) -> None:
+        if nodes:
+            insert = self.database.insert(NODES)
+            changed = {name: insert.excluded[name] for name in NodeFacts._fields[1:]}
+            upsert = insert.on_conflict_do_update(index_elements=["node"], set_=changed)
+            rows = [{name: _clean(value) for name, value in each._asdict().items()} for each in nodes]
+            connection.execute(upsert, rows)
+
+
+def _clean(value: Any) -> Any:
+    return clean_text(value) if isinstance(value, str) else value

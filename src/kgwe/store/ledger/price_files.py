@@ -87,8 +87,8 @@ class _Document(_Strict, frozen=True):
 def load_default_book() -> PriceBook:
     """Return the prices that KGWE ships: common GPU types of AWS, GCP and Azure, and prices per GPU."""
     folder = resources.files(_PACKAGE)
-    prices = read_rows(list(_read_csv((folder / "default_prices.csv").read_text().splitlines())))
-    nodes = read_cpu_nodes(list(_read_csv((folder / "default_cpu_nodes.csv").read_text().splitlines())))
+    prices = read_rows(list(read_csv((folder / "default_prices.csv").read_text().splitlines())))
+    nodes = read_cpu_nodes(list(read_csv((folder / "default_cpu_nodes.csv").read_text().splitlines())))
     return PriceBook(prices, (), nodes)
 
 
@@ -104,13 +104,13 @@ def load_book(paths: Iterable[Path], *, with_defaults: bool = True) -> PriceBook
 
 
 def _add_file(book: PriceBook, path: Path) -> PriceBook:
-    text = _read_text(path)
+    text = read_text(path)
     if path.name.removesuffix(".gz").endswith((".yaml", ".yml")):
         return _add_document(book, text)
-    return book.extend(read_rows(list(_read_csv(text.splitlines()))))
+    return book.extend(read_rows(list(read_csv(text.splitlines()))))
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     try:
         if path.suffix == ".gz":
             with gzip.open(path, "rb") as file:
@@ -123,7 +123,7 @@ def _read_text(path: Path) -> str:
         raise errors.Permanent(f"cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
 
 
-def _read_csv(lines: Sequence[str]) -> Iterable[Row]:
+def read_csv(lines: Sequence[str]) -> Iterable[Row]:
     reader = csv.DictReader(lines, strict=True)
     try:
         for cells in reader:

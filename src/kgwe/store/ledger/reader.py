@@ -6,13 +6,13 @@ same ticks, so a report is as exact as a scan of all segments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import sqlalchemy as sa
 
 from kgwe.costing.books import Books, Dimension, Sums
+from kgwe.costing.charges import Attribution, Filter, add_memo
 from kgwe.costing.money import DAY_S, HOUR_S
 from kgwe.costing.segments import HELD, Account, Bucket
 from kgwe.store.ledger import rollups
@@ -32,24 +32,6 @@ _SPLIT: Final = ("ticks", "idle_ticks", "measured_ticks")
 _RAW: Final = frozenset({Dimension.WORKLOAD, Dimension.POD, Dimension.NODE, Dimension.MODEL})
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Accounts that a report is about; empty texts match all."""
-
-    namespace: str = ""
-    team: str = ""
-
-    def matches(self, account: Account) -> bool:
-        return self.namespace in {"", account.namespace} and self.team in {"", account.team}
-
-
-class Attribution(NamedTuple):
-    """A report: the books of the fleet, and the costs of pods by a dimension."""
-
-    books: Books
-    lines: dict[str, Sums]
-
-
 class LedgerReader:
     """Questions to a ledger."""
 
@@ -59,19 +41,20 @@ class LedgerReader:
     def read(self, start_s: int, end_s: int, by: Dimension, wanted: Filter = Filter()) -> Attribution:  # noqa: B008 -- frozen
         """Return the books of a window and the costs of pods by a dimension."""
         with self._database.transaction() as connection:
-            accounts = _load_accounts(connection)
+            accounts = load_accounts(connection)
             sums = _sum_window(connection, start_s, end_s)
             books = Books()
             for (_, bucket), each in sums.items():
                 books.open_line(Bucket(bucket)).merge(each)
             if by in _RAW:
-                return Attribution(books, _attribute_raw(connection, (start_s, end_s), by, accounts, wanted))
-        lines: dict[str, Sums] = {}
+                lines = _attribute_raw(connection, (start_s, end_s), by, accounts, wanted)
+                return Attribution(books, lines, _list_memo(sums, accounts))
+        lines = {}
         for (account, bucket), each in sums.items():
             known = accounts.get(account, Account())
             if bucket in HELD and wanted.matches(known):
                 lines.setdefault(name_account(known, by), Sums()).merge(each)
-        return Attribution(books, lines)
+        return Attribution(books, lines, _list_memo(sums, accounts))
 
     def scan(self, start_s: int, end_s: int) -> dict[tuple[int, int], Sums]:
         """Return the sums of a window from segments only, by account and bucket. Checks the fast way."""
@@ -86,7 +69,7 @@ class LedgerReader:
     def sum_teams(self, start_s: int, end_s: int) -> dict[tuple[str, str], int]:
         """Return the ticks of pods in a window by namespace and team."""
         with self._database.transaction() as connection:
-            accounts = _load_accounts(connection)
+            accounts = load_accounts(connection)
             sums = _sum_window(connection, start_s, end_s)
         found: dict[tuple[str, str], int] = {}
         for (number, bucket), each in sums.items():
@@ -117,12 +100,20 @@ class LedgerReader:
         return None if first is None or last is None else (first * DAY_S, last)
 
 
+def _list_memo(sums: Mapping[tuple[int, int], Sums], accounts: Mapping[int, Account]) -> dict[Bucket, dict[str, Sums]]:
+    found: dict[Bucket, dict[str, Sums]] = {}
+    for (number, bucket), each in sums.items():
+        account = accounts.get(number, Account())
+        add_memo(found, Bucket(bucket), account, each)
+    return found
+
+
 def name_account(account: Account, by: Dimension) -> str:
     """Return the name of an account in a dimension."""
     return str(getattr(account, by.value.replace("-", "_")))
 
 
-def _load_accounts(connection: Connection) -> dict[int, Account]:
+def load_accounts(connection: Connection) -> dict[int, Account]:
     return {row[0]: Account(*row[1:]) for row in connection.execute(sa.select(ACCOUNTS))}
 
 
@@ -169,7 +160,7 @@ def _sum_table(
 
 def _sum_segments(connection: Connection, start_s: int, end_s: int) -> dict[tuple[int, int], Sums]:
     account = sa.func.coalesce(WORKLOADS.c.account, 0)
-    rows = _fetch(connection, start_s, end_s, account)
+    rows = fetch_segments(connection, start_s, end_s, account)
     if not len(rows):
         return {}
     keys, sums = rollups.sum_by_key(rows[:, 10] * 16 + rows[:, 3], rollups.clip_rows(rows, start_s, end_s))
@@ -177,7 +168,7 @@ def _sum_segments(connection: Connection, start_s: int, end_s: int) -> dict[tupl
     return {(key // 16, key % 16): Sums(*each) for key, each in pairs if any(each)}
 
 
-def _fetch(connection: Connection, start_s: int, end_s: int, group: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+def fetch_segments(connection: Connection, start_s: int, end_s: int, group: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return the segments of a window with a number to group them by. No segment is longer than a day."""
     query = (
         sa.select(*_COLUMNS, group)
@@ -202,13 +193,13 @@ def _attribute_raw(
 ) -> dict[str, Sums]:
     """Return the costs of pods by a dimension that the sums do not have."""
     is_piece = by in {Dimension.NODE, Dimension.MODEL}
-    rows = _fetch(connection, *window, SEGMENTS.c.piece if is_piece else SEGMENTS.c.pod)
+    rows = fetch_segments(connection, *window, SEGMENTS.c.piece if is_piece else SEGMENTS.c.pod)
     rows = rows[np.isin(rows[:, 3], [int(each) for each in HELD])]
     if not len(rows):
         return {}
     # Both numbers are needed: the pod for the account, the piece for node and model.
     keys, sums = rollups.sum_by_key(rows[:, 1] << 32 | rows[:, 2], rollups.clip_rows(rows, *window))
-    pods = _load_pods(connection, {key >> 32 for key in keys.tolist()}, accounts)
+    pods = load_pods(connection, {key >> 32 for key in keys.tolist()}, accounts)
     pieces = {row[0]: row for row in connection.execute(sa.select(PIECES.c.id, PIECES.c.node, PIECES.c.model))}
     lines: dict[str, Sums] = {}
     for key, each in zip(keys.tolist(), sums.T.tolist(), strict=True):
@@ -224,7 +215,7 @@ def _attribute_raw(
     return lines
 
 
-def _load_pods(
+def load_pods(
     connection: Connection, wanted: Iterable[int], accounts: Mapping[int, Account]
 ) -> dict[int, tuple[Account, str, str]]:
     query = sa.select(PODS.c.id, WORKLOADS.c.account, WORKLOADS.c.name, PODS.c.name).select_from(

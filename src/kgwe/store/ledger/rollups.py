@@ -36,12 +36,7 @@ def add_differences(connection: Connection, database: Database, rows: Integers, 
 
 def sum_periods(rows: Integers, signs: Integers, length: int) -> list[tuple[int, ...]]:
     """Return (period, account, bucket, sums…) of segments, each cut at the ends of periods."""
-    start, end = rows[:, START], rows[:, START] + rows[:, SECONDS]
-    first = start // length
-    counts = (end - 1) // length - first + 1
-    each = np.repeat(np.arange(len(rows)), counts)
-    offset = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts, counts)
-    period = first[each] + offset
+    each, period = cut_periods(rows, length)
     sums = clip_rows(rows[each], period * length, (period + 1) * length)
     sign = signs[each]
     key = (period << (_ACCOUNT_BITS + _BUCKET_BITS)) | (rows[each, ACCOUNT] << _BUCKET_BITS) | rows[each, BUCKET]
@@ -49,6 +44,16 @@ def sum_periods(rows: Integers, signs: Integers, length: int) -> list[tuple[int,
     account = (key >> _BUCKET_BITS) & ((1 << _ACCOUNT_BITS) - 1)
     table = np.stack([key >> (_ACCOUNT_BITS + _BUCKET_BITS), account, key & ((1 << _BUCKET_BITS) - 1), *totals])
     return list(map(tuple, table[:, totals.any(axis=0)].T.tolist()))
+
+
+def cut_periods(rows: Integers, length: int) -> tuple[Integers, Integers]:
+    """Return a row number and a period for each period that a segment has a part in."""
+    start, end = rows[:, START], rows[:, START] + rows[:, SECONDS]
+    first = start // length
+    counts = (end - 1) // length - first + 1
+    each = np.repeat(np.arange(len(rows)), counts)
+    offset = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return each, np.asarray(first[each] + offset)
 
 
 def clip_rows(rows: Integers, low: Integers | int, high: Integers | int) -> Integers:

@@ -20,6 +20,7 @@ _COUNT: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _SMALL: Final = sa.SmallInteger().with_variant(sa.Integer(), "sqlite")
 ACCOUNT_NAMES: Final = ("namespace", "team", "project", "cost_center", "experiment", "user_name")
 PIECE_NAMES: Final = ("node", "part", "gpu", "place", "model", "capacity", "instance_type")
+NODE_NAMES: Final = ("node", "provider_id", "region", "zone", "gpu_model")
 SUM_NAMES: Final = ("ticks", "idle_ticks", "measured_ticks", "ppm_s", "unpriced_ppm_s")
 
 
@@ -122,6 +123,46 @@ HOURS: Final = _rollup("cost_hours", "hour")
 """Sums of segments by hours since 1970. Account 0 is no pod."""
 DAYS: Final = _rollup("cost_days", "day")
 """Sums of segments by days since 1970, in UTC."""
+
+NODES: Final = sa.Table(
+    "cost_nodes",
+    METADATA,
+    _column("node", sa.Text(), primary_key=True),
+    *[_column(name, sa.Text()) for name in NODE_NAMES[1:]],
+    _column("gpus", sa.Integer()),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+"""What bills and exports need to know of a node. Nodes that are gone stay."""
+
+BILLS: Final = sa.Table(
+    "cost_bills",
+    METADATA,
+    _identity(),
+    _column("name", sa.Text()),
+    _column("digest", sa.Text()),
+    _column("imported_s", _COUNT),
+    _column("start_s", _COUNT),
+    _column("end_s", _COUNT),
+    _column("currency", sa.Text()),
+    _column("micros", _COUNT),
+    sa.UniqueConstraint("digest", name="cost_bills_key"),
+    sqlite_strict=True,
+)
+
+RESTATEMENTS: Final = sa.Table(
+    "cost_restatements",
+    METADATA,
+    _key("hour", sa.Integer()),
+    _column("node", sa.Text(), primary_key=True),
+    _column("bill", sa.Integer()),
+    _column("book_ticks", _COUNT),
+    _column("billed_micros", _COUNT),
+    _column("cause", sa.Text()),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+"""A node-hour of a bill, beside what the book said. Nodes that no meter saw have the name of the bill's resource."""
 
 STATE: Final = sa.Table(
     "cost_state",

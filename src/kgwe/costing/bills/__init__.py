@@ -1,0 +1,1 @@
+"""Bills of clouds: their lines, and how they differ from what the price book says."""
