@@ -82,7 +82,7 @@ class LedgerReader:
     def sum_accounts(self, start_s: int, end_s: int) -> dict[Account, Sums]:
         """Return what pods cost in a window, by account."""
         with self._database.transaction() as connection:
-            accounts = _load_accounts(connection)
+            accounts = load_accounts(connection)
             sums = _sum_window(connection, start_s, end_s)
         found: dict[Account, Sums] = {}
         for (number, bucket), each in sums.items():
