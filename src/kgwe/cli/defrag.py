@@ -14,6 +14,7 @@ from kgwe import errors, terminal
 from kgwe.apps.defrag import execution, proposal
 from kgwe.apps.defrag.proposal import NoMoves, Proposal, Terms
 from kgwe.cluster import offline
+from kgwe.cluster.checkpoint.caller import CheckpointCaller, FetchedReports
 from kgwe.kube.client.client import KubeClient
 from kgwe.model.units import quantity
 from kgwe.telemetry import logs
@@ -155,7 +156,9 @@ async def _apply(
             return 0
         for node in await execution.remove_leftovers(client):
             terminal.write_error(f"Removed the taint that an interrupted run left on {node}\n")
-        run = execution.Execution(client, answer, timeout_s, _print_progress)
+        run = execution.Execution(
+            client, answer, timeout_s, _print_progress, CheckpointCaller(client, FetchedReports(client))
+        )
         outcome = await run.run()
     terminal.write(execution.to_text(outcome) if output == "text" else _encode(outcome, output))
     return 0 if outcome.started else 1

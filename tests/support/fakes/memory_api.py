@@ -108,6 +108,8 @@ class MemoryApi:
         self._version = 0
         self._oldest = 0
         self._uids = itertools.count(1)
+        #: makes the uid of the n-th object
+        self.make_uid: Callable[[int], str] = lambda number: f"uid-{number}"
         self._history: list[Change] = []
         self._watches: dict[int, tuple[Watch, Target, Mapping[str, str]]] = {}
         #: (method, path) of every request that was answered
@@ -245,7 +247,7 @@ class MemoryApi:
         key = target.namespace, meta["name"]
         if key in self._objects.setdefault(target.collection, {}):
             raise Refused(409, "AlreadyExists", f'{target.collection.split("/")[-1]} "{meta["name"]}" already exists')
-        meta |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": self.now, "generation": 1}
+        meta |= {"uid": self.make_uid(next(self._uids)), "creationTimestamp": self.now, "generation": 1}
         if target.namespace:
             meta["namespace"] = target.namespace
         body.setdefault("apiVersion", target.api_version)

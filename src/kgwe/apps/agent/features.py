@@ -50,6 +50,8 @@ class _FeatureBuilder:
             "mps": self._build_mps,
             "holdings": self._build_holdings,
             "device plugin": self._build_device_plugin,
+            "interruption": self._build_interruption,
+            "checkpoint": self._build_checkpoint,
             "exporter": self._build_exporter,
         }
         problems: dict[str, str] = {}
@@ -85,6 +87,20 @@ class _FeatureBuilder:
         from kgwe.apps.agent.health import wiring  # noqa: PLC0415
 
         return wiring.build_health(self._services)
+
+    def _build_interruption(self) -> Feature | None:
+        if self._services.client is None or self._settings.cloud == "none":
+            return None
+        from kgwe.apps.agent.interruption import wiring  # noqa: PLC0415
+
+        return wiring.build_interruption(self._services)
+
+    def _build_checkpoint(self) -> Feature | None:
+        if self._kubelet is None or not self._settings.enable_checkpoints:
+            return None
+        from kgwe.apps.agent.checkpoint import wiring  # noqa: PLC0415
+
+        return wiring.build_checkpoint(self._services, self._kubelet)
 
     def _build_mig(self) -> Feature | None:
         if not self._settings.enable_mig:

@@ -72,6 +72,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     enable_mps: bool = False
     enable_device_plugin: bool = False
     enable_pod_resources: bool = True
+    enable_checkpoints: bool = True
+
+    # Cloud whose metadata service announces interruptions. auto: by the providerID of the Node.
+    cloud: Literal["auto", "aws", "gcp", "azure", "none"] = "auto"
+    # Another address of the metadata service; empty: the cloud's own.
+    metadata_url: str = ""
+    # Seconds between two readings of it.
+    notice_interval_seconds: float = 5.0
 
     # Directory of pipes and logs of MPS daemons.
     mps_directory: str = "/run/kgwe/mps"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from kgwe.apps.defrag.proposal import Move
+    from kgwe.cluster.checkpoint.caller import Caller
     from kgwe.kube.api import core
     from kgwe.kube.client.client import KubeClient
 
@@ -78,6 +79,9 @@ class Execution:
     proposal: Proposal
     timeout_s: float = 300.0
     tell: Callable[[str], None] = lambda _: None
+    checkpoints: Caller | None = None
+    """Asks pods for a checkpoint before they move."""
+    checkpoint_s: float = 30.0
     _tainted: set[str] = field(default_factory=set)
 
     async def run(self) -> Outcome:
@@ -120,7 +124,12 @@ class Execution:
     # --- one pod ----------------------------------------------------------------------------------------
 
     async def _move(self, move: Move, pod: core.Pod) -> Moved:
-        before = {each.metadata.uid for each in await self._siblings(pod)}
+        siblings = await self._siblings(pod)
+        before = {each.metadata.uid for each in siblings}
+        if self.checkpoints is not None:
+            # All ranks of a Job together: one alone cannot checkpoint.
+            cause, reason = f"defrag/{pod.metadata.uid}", f"{pod.metadata.key} is moved"
+            await self.checkpoints.call(cause, siblings, seconds=self.checkpoint_s, reason=reason)
         evicted_s = await self._evict(pod)
         found: core.Pod | None = None
 

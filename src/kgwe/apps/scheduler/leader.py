@@ -10,6 +10,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler.disruption.evictor import Evictor
+from kgwe.apps.scheduler.disruption.interruptions import InterruptionController
 from kgwe.apps.scheduler.disruption.preemption import PreemptionController
 from kgwe.apps.scheduler.disruption.recovery import RecoveryController
 from kgwe.apps.scheduler.disruption.unbound_gangs import UnboundGangs
@@ -27,6 +28,7 @@ from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
 from kgwe.apps.scheduler.reporting.periodic import PeriodicTasks
 from kgwe.apps.scheduler.workloads.reconciler import Reconciler
 from kgwe.apps.scheduler.workloads.rejected_pods import RejectedPods
+from kgwe.cluster.checkpoint.caller import CheckpointCaller, StoredReports
 from kgwe.cluster.gangs import plain_pods
 from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.registry.announcer import ClusterListener, ignore
@@ -105,15 +107,25 @@ class Leader:
         self._pinner = Pinner(deps)
         self._evictor = Evictor(deps)
         self._unbound_gangs = UnboundGangs(deps, revoke=self._pinner.unpin, remove=self._evictor.remove_pod)
+        self._checkpoints = CheckpointCaller(deps.client, StoredReports(deps.state.reader.gpu_node_annotations))
+        self._interruptions = InterruptionController(
+            deps,
+            self._checkpoints,
+            self._evictor,
+            on_ready=self._move_pods_off,
+        )
         self._recovery = RecoveryController(
             deps,
             self._planner,
             self._evictor,
             seat=self._pinner.pin,
+            may_leave=self._interruptions.is_ready,
             on_trouble=self._queue_owner,
             on_lost=history.record_lost,
         )
-        self._preemption = PreemptionController(deps, self._planner, self._recovery.census)
+        self._preemption = PreemptionController(
+            deps, self._planner, self._recovery.census, checkpoints=self._checkpoints
+        )
         self._rejected_pods = RejectedPods(deps, leave=self._recovery.move_seats)
         self._reconciler = Reconciler(
             deps,
@@ -218,7 +230,7 @@ class Leader:
                 pod_unseated=self._pinner.pin,
                 pod_ending=self._rejected_pods.handle_ending,
                 capacity_freed=self._handle_freed_capacity,
-                health_changed=self._recovery.handle_node_health,
+                health_changed=self._handle_node_health,
                 budgets_changed=self._preemption.look_soon,
             )
         )
@@ -238,6 +250,8 @@ class Leader:
         self._pinner.start()
         self._evictor.start()
         self._recovery.start()
+        for node in self._state.reader.node_names():
+            self._interruptions.handle_node(node)
         self._rejected_pods.start()
         self._unbound_gangs.start()
         self._periodic.start()
@@ -324,6 +338,14 @@ class Leader:
         self._preemption.forget(uid)
         self._reconciler.forget(uid)
 
+    def _move_pods_off(self, node: str) -> None:
+        """The pods of a node whose end is announced have checkpointed: recovery moves them."""
+        self._recovery.handle_node_health(node)
+
+    def _handle_node_health(self, node: str) -> None:
+        self._interruptions.handle_node(node)
+        self._recovery.handle_node_health(node)
+
     async def __aexit__(self, *exc: object) -> None:
         self._gangs.stop_leading()
         self._unsubscribe()
@@ -335,6 +357,7 @@ class Leader:
             task.cancel()
         await asyncio.gather(*self._forecasting, return_exceptions=True)
         await self._periodic.stop()
+        await self._interruptions.stop()
         await self._preemption.stop()
         self._unbound_gangs.stop()
         await self._rejected_pods.stop()

@@ -69,6 +69,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # as long each time it gets worse: it is more likely the network than the nodes.
     recovery_storm_share: float = 0.33
     recovery_storm_hold_seconds: float = 30.0
+    # Seconds that preempted pods which declare a checkpoint have for it. An announced interruption has its own time.
+    checkpoint_seconds: float = 30.0
     # Pods that may be on their way to new places at the same time.
     recovery_moves: int = 64
     # Seconds until the API server is asked again which kinds of external gangs it has (JobSet, Volcano, ...).

@@ -34,6 +34,11 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     status: NodeStatus = NodeStatus()
 
 
+class ConfigMap(msgspec.Struct, frozen=True, gc=False):
+    metadata: ObjectMeta
+    data: dict[str, str] = {}
+
+
 class ResourceRequirements(msgspec.Struct, frozen=True, gc=False):
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}

@@ -58,6 +58,7 @@ class Resource(Generic[T]):
 
 
 NODE = Resource("", "v1", "nodes", "Node", namespaced=False, type=core.Node, message="kgwe.kubernetes.Node")
+CONFIG_MAP = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True, type=core.ConfigMap)
 POD = Resource("", "v1", "pods", "Pod", namespaced=True, type=core.Pod, message="kgwe.kubernetes.Pod")
 #: the same pods, read with what tells how they ended
 ENDED_POD = Resource("", "v1", "pods", "Pod", namespaced=True, type=core.EndedPod)

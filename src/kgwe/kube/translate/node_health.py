@@ -6,6 +6,7 @@ import enum
 from typing import TYPE_CHECKING, Final
 
 from kgwe.kube.api.kgwe.gpunode import HealthState
+from kgwe.kube.translate.interruption import find_interruption
 
 if TYPE_CHECKING:
     from kgwe.kube.api import core
@@ -23,6 +24,8 @@ class NodeFault(enum.Enum):
     """The node does not exist, or cannot be reached."""
     NOT_READY = "not ready"
     """Its kubelet is there and says so."""
+    INTERRUPTED = "about to be interrupted"
+    """Its cloud has announced its end; it still runs."""
 
 
 def find_fault(node: core.Node | None) -> NodeFault | None:
@@ -31,7 +34,8 @@ def find_fault(node: core.Node | None) -> NodeFault | None:
         return NodeFault.LOST
     ready = next((condition.status for condition in node.status.conditions if condition.type == "Ready"), "")
     if ready == "True":
-        return None
+        announced = find_interruption(node)
+        return NodeFault.INTERRUPTED if announced is not None and announced.is_certain else None
     return NodeFault.LOST if ready == "Unknown" else NodeFault.NOT_READY
 
 

@@ -182,6 +182,19 @@ class FleetReader:
         """The objects that a node was read from."""
         return self._nodes[node], self._gpu_nodes.get(node)
 
+    def node_names(self) -> list[str]:
+        """Names of all Nodes, with or without GPUs."""
+        return list(self._nodes)
+
+    def find_node(self, node: str) -> core.Node | None:
+        """Its Node as last seen; None if it does not exist."""
+        return self._nodes.get(node)
+
+    def gpu_node_annotations(self, node: str) -> Mapping[str, str]:
+        """Annotations of its GPUNode; none if it has no GPUNode."""
+        found = self._gpu_nodes.get(node)
+        return found.metadata.annotations if found is not None else {}
+
     def held_back(self, node: str) -> frozenset[int]:
         """GPUs that are whole and given to no pod, because they are to be cut or may be."""
         obj = self._gpu_nodes.get(node)

@@ -106,12 +106,15 @@ class FailureDetector:
         return self._hold_until
 
     def _confirmed_at(self, seen: _Seen) -> float:
+        if seen.fault is NodeFault.INTERRUPTED:
+            return seen.since  # the cloud has announced it
         wait_s = self.patience.gather_s if seen.fault is NodeFault.LOST else self.patience.not_ready_s
         return seen.since + wait_s
 
     def _storm_end(self, now: float, nodes: int) -> float:
         """Until when to wait because of a storm; 0: there is none."""
-        count = len(self._nodes)
+        # Announced ends are no sign of a broken network.
+        count = sum(seen.fault is not NodeFault.INTERRUPTED for seen in self._nodes.values())
         if count < self.patience.least or count <= self.patience.share * nodes:
             self._hold_until, self._hold_s, self._counted = 0.0, self.patience.hold_s, 0
             return 0.0

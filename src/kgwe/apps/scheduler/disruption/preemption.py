@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.deps import Deps
     from kgwe.apps.scheduler.planning.planner import Planner
+    from kgwe.cluster.checkpoint.caller import Caller
     from kgwe.cluster.state.running_view import RunningView
     from kgwe.cluster.workload.runs import Run
     from kgwe.kube.api import core
@@ -99,7 +100,13 @@ class PreemptionController:
     """The preemptions of one term of leadership."""
 
     def __init__(
-        self, deps: Deps, planner: Planner, census: RunningView, *, clock: Callable[[], float] = time.monotonic
+        self,
+        deps: Deps,
+        planner: Planner,
+        census: RunningView,
+        *,
+        checkpoints: Caller | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = deps.client
         self._state = deps.state
@@ -110,6 +117,8 @@ class PreemptionController:
         self._faults = deps.faults
         self._census = census
         self._clock = clock
+        self._checkpoints = checkpoints
+        self._checkpoint_s = deps.settings.checkpoint_seconds
         self.under_way: dict[str, PreemptionInProgress] = {}
         self._tried: dict[str, tuple[float, int]] = {}  # owner -> when, and at which version of the fleet
         self._copy: ScratchFleet | None = None
@@ -348,6 +357,7 @@ class PreemptionController:
         replaced = {uid for run in preempting.runs.values() for uid in self._state.pods_of(run)}
         evicted: list[core.Pod] = []
         try:
+            await self._checkpoint(ask, bound)
             for pod in covered:
                 await self._insist(preempting, functools.partial(self._evict_pod, pod))
                 evicted.append(pod)
@@ -368,6 +378,13 @@ class PreemptionController:
             self._record_event(victim, "Preempted", f"preempted by {ask.name or ask.owner} (priority {ask.priority})")
         preempting.stopped = True
         self.handle_freed_capacity()
+
+    async def _checkpoint(self, ask: Ask, pods: Sequence[core.Pod]) -> None:
+        """Let the victims checkpoint as a whole. It takes no time if none declares how."""
+        if self._checkpoints is not None:
+            reason = f"preempted by {ask.name or ask.owner}"
+            cause = f"preemption/{ask.owner}"
+            await self._checkpoints.call(cause, pods, seconds=self._checkpoint_s, reason=reason)
 
     async def _insist(self, preempting: PreemptionInProgress, stop: Callable[[], Awaitable[None]]) -> None:
         """Repeat a write that the API server refused for now. Otherwise victims would have stopped without making room.

@@ -27,6 +27,7 @@ from kgwe.cluster.state import effective_seats
 from kgwe.cluster.state.running_view import RunningView
 from kgwe.cluster.workload import conditions
 from kgwe.cluster.workload.owner import ExternalGangOwner, Replacement
+from kgwe.kube.translate.node_health import NodeFault
 from kgwe.model.units.phrasing import format_count
 from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery
 from kgwe.placement.refusal import Reason
@@ -67,10 +68,12 @@ class RecoveryController:
         seat: Callable[[str, core.Pod], None],
         on_trouble: Callable[[str], None] = lambda _owner: None,
         on_lost: Callable[[set[str]], None] = lambda _nodes: None,
+        may_leave: Callable[[str], bool] = lambda _node: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_trouble`: called with an owner whose trouble changed.
 
+        `may_leave`: whether pods of a node whose end is announced may be moved already.
         `on_lost`: called with the failed nodes, and nodes with failed GPUs, once for every affected owner.
         """
         self._state = deps.state
@@ -106,6 +109,7 @@ class RecoveryController:
         self._inherited: frozenset[str] = frozenset()  # owners that were degraded in an earlier term
         self._settled_at = 0.0  # until when that counts
         self._on_trouble = on_trouble
+        self._may_leave = may_leave
         self._on_lost = on_lost
         self._counted: set[str] = set()  # owners whose loss was counted
         self._timer: asyncio.TimerHandle | None = None
@@ -168,7 +172,10 @@ class RecoveryController:
     def handle_node_health(self, node: str) -> None:
         """The health of the node or of its GPUs may have changed."""
         now = self._clock()
-        self._detector.observe_node(node, self._state.reader.find_fault(node), now)
+        fault = self._state.reader.find_fault(node)
+        if fault is NodeFault.INTERRUPTED and not self._may_leave(node):
+            fault = None  # its pods checkpoint first
+        self._detector.observe_node(node, fault, now)
         self._detector.observe_gpus(node, self._state.reader.unhealthy_gpus(node), now)
         if not self._detector.is_calm or self._lacking:
             self._look_at(now)
