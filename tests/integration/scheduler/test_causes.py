@@ -58,7 +58,7 @@ def pod(resources_: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]
 
 ON_H100: dict[str, Any] = {"gpuModel": "H100"}
 CAUSES = (
-    Cause("no-free-node", gpus(8, **ON_H100), "InsufficientGPU", "insufficient GPUs", "holds 6 GPUs (until about "),
+    Cause("no-free-node", gpus(8, **ON_H100), "InsufficientGPU", "insufficient GPUs", "holds 6 GPUs (declared end: "),
     Cause(
         "16-gpus-per-pod",
         {**gpus(32), "gpusPerPod": 16},
@@ -88,7 +88,7 @@ CAUSES = (
         gpus(**ON_H100) | pod({"cpu": "40"}),
         "InsufficientResources",
         "insufficient CPU",
-        "holds 30 cores and 6 GPUs (until about ",
+        "holds 30 cores and 6 GPUs (declared end: ",
     ),
     Cause(
         "tainted-node",
@@ -382,7 +382,7 @@ def check(texts: dict[str, tuple[str, str]]) -> None:
             "o scheduler named volcano has picked up its pod. Remove schedulerName from the pod template",
         ),
         ("pod-affinity", "didn't match pod affinity rules. Change podAffinity, or start the pods that it names"),
-        ("extended-resource", "insufficient example.com/nic. Request less example.com/nic, or select nodes"),
+        ("extended-resource", "o node offers example.com/nic, which the pod requests. Remove the request, or install"),
         ("big-pod", "Each pod asks for 16 GPUs; the largest node has 8"),
         ("suspended", "uspended"),
         ("labels-of-no-node", "so every node counts as its own leaf. Correct the label in the SchedulerConfig"),

@@ -183,10 +183,12 @@ NOT_TENANTS: Final = (
     "kubernetes.azure.com/",
     "kubernetes.io/",
     "kubescheduler.config.k8s.io/v1",
+    "limits.nvidia.com/gpu",  # of a ResourceQuota
     "network.topology.nvidia.com/",
     "node.kubernetes.io/",
     "nvidia.com/",
     "oci.oraclecloud.com/",
+    "requests.nvidia.com/gpu",
     "topology.k8s.aws/",
     "topology.kubernetes.io/",
     # finalizers: written by KGWE and by the Job controller, and read to be removed

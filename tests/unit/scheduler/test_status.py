@@ -218,7 +218,7 @@ def test_what_would_start_waiting_work_is_told_beside_why_it_waits():
     )
     refusal = Refusal(Reason.TOPOLOGY_NOT_MET, "needs a leaf", detail=diagnosis)
     told = written(made, phases.waiting_status(made, refusal, "t1", ("t5", "t9")))
-    assert told["message"] == "needs a leaf"
+    assert told["message"] == "needs a leaf. May start by t5 (50 % likely), t9 (90 % likely)."
     assert "require spine instead of leaf" in told["reasons"]
     assert told["estimatedStart"] == {"p50": "t5", "p90": "t9"}
 

@@ -98,7 +98,7 @@ GPUWorkload.kgwe.nvidia.io default/late: waiting. None of the 2 nodes that could
   Problems     SchedulerConfig main: label rack is on 0 of 2 nodes
   Blocked by   InsufficientGPU: {message}
   Nearest      node n1: 2 of 8 free, 6 short
-               workload default/boss holds 6 GPUs (until about 2026-11-17T13:43:00Z)
+               workload default/boss holds 6 GPUs (declared end: 2026-11-17T13:43:00Z)
                pod default/p holds 0.5 GPU (end unknown: it declares no duration)
   Would help (any one of these starts it on the nodes as listed just now):
     - ask for 2 GPUs instead of 8 (n1 has 2 free)
@@ -131,8 +131,8 @@ def test_a_holder_shows_what_it_holds_of_the_scarce_resource_and_all_known_ends_
     holder = Holder("workload default/boss", 6.0, until, "30 cores")
     waiting = Waiting("InsufficientResources", "0/1 nodes available for 1 GPU.", holders=(holder,), free_by=until)
     text = words.text(Explanation("Pod", "default", "p", "Waiting", "waiting.", waiting=waiting))
-    assert "workload default/boss holds 30 cores and 6 GPUs (until about 2026-11-17T13:43:00Z)" in text
-    assert "May start    by 2026-11-17T13:43:00Z, when enough workloads of the nearest place have ended" in text
+    assert "workload default/boss holds 30 cores and 6 GPUs (declared end: 2026-11-17T13:43:00Z)" in text
+    assert "May start    by 2026-11-17T13:43:00Z, the declared end of enough workloads of the nearest place" in text
 
 
 def test_advice_of_the_optimizer_is_told_with_the_conditions():

@@ -16,13 +16,14 @@ from kgwe.apps.scheduler.disruption.recovery import RecoveryController
 from kgwe.apps.scheduler.disruption.unbound_gangs import UnboundGangs
 from kgwe.apps.scheduler.extender.handlers import ExtenderHandlers
 from kgwe.apps.scheduler.planning.gather_window import GatherWindow
-from kgwe.apps.scheduler.planning.hints import HintRefresher
+from kgwe.apps.scheduler.planning.hints import PlacementHints
 from kgwe.apps.scheduler.planning.planner import Planner
 from kgwe.apps.scheduler.planning.predictions import (
-    PredictionRefresher,
+    PredictedRunTimes,
     list_ending_workloads,
     list_waiting_workloads,
 )
+from kgwe.apps.scheduler.planning.refresher import Refresher
 from kgwe.apps.scheduler.pods.pinner import Pinner
 from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
 from kgwe.apps.scheduler.reporting.periodic import PeriodicTasks
@@ -41,10 +42,11 @@ from kgwe.kube.client.workqueue import WorkQueue
 from kgwe.placement.planning.plan import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from kgwe.apps.scheduler.deps import Deps
-    from kgwe.cluster.workload.workload import Key
+    from kgwe.cluster.workload.workload import Key, Workload
+    from kgwe.model.usage.description import WorkloadDescription
     from kgwe.placement.refusal import Refusal
     from kgwe.telemetry.tracing import Attribute
 
@@ -78,7 +80,7 @@ class Leader:
             self._queue, self._reconcile, workers=deps.settings.workers, on_error=self._handle_crash
         )
         self._gathering: set[Key] = set()  # large workloads that are about to be reconciled
-        self._hints = self._make_hint_refresher(deps)
+        self._hints = PlacementHints(deps.hints, self._describe) if deps.hints is not None else None
         self._planner = Planner(
             deps.state,
             deps.choosers,
@@ -136,33 +138,31 @@ class Leader:
             on_completed=history.record_completed,
         )
         self._periodic = PeriodicTasks(deps, history, self._reconciler.renew_attempts)
-        self._predictions = self._make_refresher(deps)
+        self._refreshers = tuple(self._make_refreshers(deps))
         self._forecasting: list[asyncio.Task[None]] = []
         self._ending = False
         self._is_room_due = False
         self._unsubscribe: Callable[[], None] = ignore
 
-    def _make_refresher(self, deps: Deps) -> PredictionRefresher | None:
-        if deps.predictions is None:
-            return None
-        return PredictionRefresher(
-            deps.predictions,
-            lambda: list_ending_workloads(deps.state, self._planner.list_waiting()),
-            lambda workload: describe_workload(workload, deps.settings.default_image),
-            self._planner.set_run_times,
-            every_s=deps.settings.optimizer_refresh_seconds,
-            on_result=lambda outcome: deps.metrics.predictions.labels(outcome).inc(),
-        )
+    def _make_refreshers(self, deps: Deps) -> Iterator[Refresher]:
+        """What asks the optimizer, where one is configured."""
+        every_s = deps.settings.optimizer_refresh_seconds
+        if deps.predictions is not None:
+            yield Refresher(
+                PredictedRunTimes(deps.predictions, self._describe, self._planner.set_run_times),
+                lambda: list_ending_workloads(deps.state, self._planner.list_waiting()),
+                every_s=every_s,
+                on_result=lambda outcome: deps.metrics.predictions.labels(outcome).inc(),
+            )
+        if self._hints is not None:
+            yield Refresher(
+                self._hints,
+                lambda: list_waiting_workloads(deps.state, self._planner.list_waiting()),
+                every_s=every_s,
+            )
 
-    def _make_hint_refresher(self, deps: Deps) -> HintRefresher | None:
-        if deps.hints is None:
-            return None
-        return HintRefresher(
-            deps.hints,
-            lambda: list_waiting_workloads(deps.state, self._planner.list_waiting()),
-            lambda workload: describe_workload(workload, deps.settings.default_image),
-            every_s=deps.settings.optimizer_refresh_seconds,
-        )
+    def _describe(self, workload: Workload) -> WorkloadDescription | None:
+        return describe_workload(workload, self._settings.default_image)
 
     def _handle_decision(self, owner: str, decision: Plan | Refusal) -> None:
         """Deliver a decision of the planner to the controller of its owner."""
@@ -262,8 +262,7 @@ class Leader:
                 self._pinner.pin(owner, pod)
         self._metrics.queue.set_function(lambda: len(self._queue))
         self._workers.start()
-        refreshers = (each for each in (self._predictions, self._hints) if each is not None)
-        self._forecasting = [asyncio.create_task(each.run()) for each in refreshers]
+        self._forecasting = [asyncio.create_task(each.run()) for each in self._refreshers]
         log.info("term_started", workloads=len(self._state.workloads), runs=len(self._state.runs))
         return self
 

@@ -178,9 +178,12 @@ def _lines(told: Explanation) -> Iterator[str]:
         yield from _block("Queue", _turn(told.turn))
     if told.estimated_start is not None:
         p50, p90 = told.estimated_start
-        yield from _block("May start", [f"by {p50} (50 % likely), by {p90} (90 % likely)"])
+        likely = f"by {p50} (50 % likely), by {p90} (90 % likely)"
+        is_declared = told.waiting is not None and any(each.until for each in told.waiting.holders)
+        note = "; workloads often end before their declared end" if is_declared else ""
+        yield from _block("May start", [f"{likely}{note}"])
     elif told.waiting is not None and told.waiting.free_by and not told.waiting.hopeless:
-        ends = f"by {told.waiting.free_by}, when enough workloads of the nearest place have ended"
+        ends = f"by {told.waiting.free_by}, the declared end of enough workloads of the nearest place"
         yield from _block("May start", [f"{ends}; later if workloads ahead in the queue take the room"])
     yield from _block("Last status", [_format_condition(each) for each in told.said])
     yield from _block("Events", [_format_event(each) for each in told.events])
@@ -257,7 +260,7 @@ def _format_best(best: Best) -> str:
 
 
 def _holder(holder: Holder) -> str:
-    until = f"until about {holder.until}" if holder.until else "end unknown: it declares no duration"
+    until = f"declared end: {holder.until}" if holder.until else "end unknown: it declares no duration"
     gpus = f"{format_number(holder.gpus)} {'GPU' if holder.gpus <= 1 else 'GPUs'}"
     return f"{holder.name} holds {f'{holder.scarce} and ' if holder.scarce else ''}{gpus} ({until})"
 

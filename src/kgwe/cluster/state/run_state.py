@@ -11,7 +11,7 @@ from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.model.units.phrasing import format_count, list_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.cluster.workload.runs import Run
@@ -47,6 +47,8 @@ class Unplaced:
     avoid: frozenset[str] = frozenset()
     #: waiting does not help: the status shows it at once
     is_certain: bool = False
+    #: the PersistentVolumeClaim that does not exist
+    volume: str = ""
 
     @property
     def is_nodes_fault(self) -> bool:
@@ -92,7 +94,7 @@ def find_unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mappi
         if (said := scheduler_refusal(pod)) is not None:
             number = run.seat_of(pod)
             node = run.seats[number].node if 0 <= number < len(run.seats) else ""
-            return describe_refusal(said.message, node, run.meta.namespace)
+            return describe_refusal(said.message, node, run.meta.namespace, state.reader.offers)
     if waiting:
         return _describe_unscheduled(state, workload, waiting)
     if run.made >= run.pods or len(pods) + len(run.done) >= run.pods:
@@ -126,14 +128,23 @@ def _describe_unscheduled(state: ClusterState, workload: Workload, waiting: Sequ
 def describe_creation_error(run: Run, error: str) -> Unplaced:
     """The API server refuses the pods of the run."""
     created = f"{run.resource.kind} created {run.made} of {format_count(run.pods, 'pod')}"
-    return Unplaced(PODS_NOT_CREATED, f"{created}: {error}", is_certain=True)
+    advice = refusal_text.advise_on_creation(error)
+    return Unplaced(PODS_NOT_CREATED, f"{created}: {error}" + (f". {advice}" if advice else ""), is_certain=True)
 
 
-def describe_refusal(message: str, node: str, namespace: str) -> Unplaced:
-    """What kube-scheduler's message about a pod that it cannot place on its planned node means."""
+def describe_refusal(message: str, node: str, namespace: str, is_offered: Callable[[str], bool]) -> Unplaced:
+    """What kube-scheduler's message about a pod that it cannot place on its planned node means.
+
+    `is_offered`: whether a node offers an extended resource.
+    """
     if claim := refusal_text.find_missing_volume(message):
         problem = f"PersistentVolumeClaim {claim} does not exist in namespace {namespace}"
-        return Unplaced(NOT_SCHEDULED, f"{problem}. Create it, or change the volumes of the pod", is_certain=True)
+        fix = "Create it, or change the volumes of the pod"
+        return Unplaced(NOT_SCHEDULED, f"{problem}. {fix}", is_certain=True, volume=claim)
+    if resource := refusal_text.find_unoffered_resource(message, is_offered):
+        problem = f"no node offers {resource}, which the pod requests"
+        fix = "Remove the request, or install the device plugin that offers it"
+        return Unplaced(NOT_SCHEDULED, f"{problem}. {fix}", is_certain=True)
     text = refusal_text.extract_cause(message)
     rejected = f"kube-scheduler rejected node {node}: {text}" if node else text
     return Unplaced(NODE_REFUSED, rejected, frozenset({node} if node else ()))

@@ -195,6 +195,13 @@ class FleetReader:
         found = self._gpu_nodes.get(node)
         return found.metadata.annotations if found is not None else {}
 
+    def offers(self, resource: str) -> bool:
+        """Whether a node offers a resource, free or in use."""
+        return any(
+            node.status.allocatable.get(resource, "0") != "0" or node.status.capacity.get(resource, "0") != "0"
+            for node in self._nodes.values()
+        )
+
     def held_back(self, node: str) -> frozenset[int]:
         """GPUs that are whole and given to no pod, because they are to be cut or may be."""
         obj = self._gpu_nodes.get(node)

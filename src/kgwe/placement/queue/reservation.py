@@ -71,12 +71,12 @@ class Reservation:
             return self.name
         return f"a workload of priority {-self.rank[0]} in another namespace"
 
-    def describe(self, start: str = "") -> str:
-        """The reservation for people; `start`: when it starts at the latest if nothing runs longer than estimated."""
+    def describe(self) -> str:
+        """The reservation for people. The start is estimated for all workloads that wait, not here."""
         domain = self.level if self.domain in ("", self.level) else f"{self.level} {self.domain}"
         where = f"{len(self.nodes)} nodes in {domain}" if len(self.nodes) > 1 else ", ".join(self.nodes)
         # The nearest place now need not be the first that becomes free.
         where += " (free soonest)" if self.start_s is not None else ""
         if self.start_s is None:
             return f"Reserved {where} for it; start unknown: workloads there declare no duration."
-        return f"Reserved {where} for it" + (f"; expected to start by {start}." if start else ".")
+        return f"Reserved {where} for it."

@@ -173,9 +173,27 @@ def test_seats_given_up_by_scaling_are_not_lost_and_are_reported(state):
     )
 
 
+def offered(_resource: str) -> bool:
+    return True
+
+
+def test_a_resource_that_no_node_offers_is_no_fault_of_the_node(state):
+    others = "7 node(s) didn't match Pod's node affinity/selector"
+    message = f"0/8 nodes are available: 1 Insufficient example.com/nic, {others}. preemption: not helpful."
+    found = run_state.describe_refusal(message, "n1", "team", state.reader.offers)
+    assert found.message == (
+        "no node offers example.com/nic, which the pod requests."
+        " Remove the request, or install the device plugin that offers it"
+    )
+    assert (found.reason, found.avoid, found.is_nodes_fault) == (run_state.NOT_SCHEDULED, frozenset(), False)
+    state.on_node(added(node("with-nic", **{"example.com/nic": "4"})))
+    there = run_state.describe_refusal(message, "n1", "team", state.reader.offers)
+    assert "rejected node n1: insufficient example.com/nic. Request less" in there.message
+
+
 def test_a_missing_claim_is_no_fault_of_the_node():
     found = run_state.describe_refusal(
-        '0/8 nodes are available: persistentvolumeclaim "dataset" not found. not found', "n1", "team"
+        '0/8 nodes are available: persistentvolumeclaim "dataset" not found. not found', "n1", "team", offered
     )
     assert found.message == (
         "PersistentVolumeClaim dataset does not exist in namespace team. Create it, or change the volumes of the pod"
@@ -184,7 +202,9 @@ def test_a_missing_claim_is_no_fault_of_the_node():
 
 
 def test_a_refusal_has_no_remarks_on_preemption():
-    found = run_state.describe_refusal("0/2 nodes are available: 2 Too many pods. preemption: none.", "n1", "team")
+    found = run_state.describe_refusal(
+        "0/2 nodes are available: 2 Too many pods. preemption: none.", "n1", "team", offered
+    )
     assert found.message == "kube-scheduler rejected node n1: Too many pods"
     assert found.avoid == {"n1"}
 
@@ -209,9 +229,11 @@ def test_a_refusal_has_no_remarks_on_preemption():
 def test_a_refusal_leaves_out_the_nodes_that_were_not_planned(own, expected):
     others = "63 node(s) didn't match Pod's node affinity/selector"
     for causes in (f"{own}, {others}", f"{others}, {own}"):
-        found = run_state.describe_refusal(f"0/64 nodes are available: {causes}. preemption: no.", "n1", "team")
+        found = run_state.describe_refusal(
+            f"0/64 nodes are available: {causes}. preemption: no.", "n1", "team", offered
+        )
         assert found.message == f"kube-scheduler rejected node n1: {expected}"
-    alone = run_state.describe_refusal(f"0/64 nodes are available: {others}.", "n1", "team")
+    alone = run_state.describe_refusal(f"0/64 nodes are available: {others}.", "n1", "team", offered)
     assert alone.message == f"kube-scheduler rejected node n1: 0/64 nodes are available: {others}"
 
 
@@ -236,3 +258,23 @@ def test_a_claim_template_without_a_claim_is_named(state):
         added(msgspec.structs.replace(silent, spec=msgspec.structs.replace(silent.spec, resourceClaims=claims)))
     )
     assert "no ResourceClaim was created from ResourceClaimTemplate two-gpus" in judge(state).message
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (
+            "exceeded quota: team-gpus, requested: requests.nvidia.com/gpu=1, used: 8, limited: 8",
+            ". Raise ResourceQuota team-gpus, ask for less, or wait until other workloads end",
+        ),
+        (
+            'error looking up service account team/trainer: serviceaccount "trainer" not found',
+            ". Create ServiceAccount trainer, or change serviceAccountName of the pod template",
+        ),
+        ("violates PodSecurity", ""),
+    ],
+)
+def test_pods_that_the_api_server_refuses_are_explained_with_what_to_change(error, advice):
+    found = run_state.describe_creation_error(read_job(job(seats=TWO)), error)
+    assert found.message == f"Job created 0 of 2 pods: {error}{advice}"
+    assert found.is_certain

@@ -35,7 +35,7 @@ class TestHold:
         assert hold.nodes == {"a1", "a2"}
         assert hold.start_s == pytest.approx(100.0)
         assert hold.start_s == 100.0
-        assert hold.describe("13:45").endswith("for it; expected to start by 13:45.")
+        assert hold.describe().endswith(" (free soonest) for it.")
         assert bed.held()["hero"].reservation == hold
 
     def test_nothing_is_kept_while_nobody_could_use_it(self):

@@ -11,7 +11,8 @@ from tests.support.machines.reference import nvswitch
 
 from kgwe import errors
 from kgwe.apps.scheduler.planning.cycle import PlanningCycle
-from kgwe.apps.scheduler.planning.hints import HintRefresher
+from kgwe.apps.scheduler.planning.hints import PlacementHints
+from kgwe.apps.scheduler.planning.refresher import Refresher
 from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.model.usage.description import WorkloadDescription
@@ -56,22 +57,23 @@ def describe(workload: Any) -> WorkloadDescription:
 
 
 def refresher(source, workloads, clock=None):
-    return HintRefresher(source, lambda: workloads, describe, every_s=60, clock=clock or Clock())
+    hints = PlacementHints(source, describe, clock=clock or Clock())
+    return hints, Refresher(hints, lambda: workloads, every_s=60)
 
 
 async def test_equal_workloads_are_asked_about_once_and_gangs_not_at_all():
     source = Source({"n1": 2.0}, {"n2": -1.0})
-    found = refresher(source, {"a": TRAIN, "b": TRAIN, "c": OTHER, "gang": replace(TRAIN, pods=2)})
-    await found.refresh()
+    found, asking = refresher(source, {"a": TRAIN, "b": TRAIN, "c": OTHER, "gang": replace(TRAIN, pods=2)})
+    await asking.refresh()
     assert source.asked == ["train", "other"]
     assert [found.find(owner) for owner in ("a", "b", "c", "gang")] == [{"n1": 2.0}, {"n1": 2.0}, {"n2": -1.0}, {}]
 
 
 async def test_a_source_that_is_down_or_broken_leaves_the_last_hints_until_they_are_old():
     clock = Clock()
-    found = refresher(Source({"n1": 2.0}, errors.Transient("down"), ValueError("defect")), {"a": TRAIN}, clock)
+    found, asking = refresher(Source({"n1": 2.0}, errors.Transient("down"), ValueError("defect")), {"a": TRAIN}, clock)
     for _ in range(3):
-        await found.refresh()
+        await asking.refresh()
         assert found.find("a") == {"n1": 2.0}
     clock.now += 301
     assert found.find("a") == {}
@@ -86,8 +88,8 @@ async def test_hints_are_read_while_the_source_hangs():
             return {}
 
     source = Hanging()
-    found = refresher(source, {"a": TRAIN})
-    task = asyncio.create_task(found.run())
+    found, asking = refresher(source, {"a": TRAIN})
+    task = asyncio.create_task(asking.run())
     await asyncio.sleep(0)
     assert found.find("a") == {}
     task.cancel()

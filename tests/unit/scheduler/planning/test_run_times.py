@@ -10,7 +10,8 @@ from tests.support.builders.objects import added, make
 
 from kgwe import errors
 from kgwe.apps.scheduler.planning.local_predictions import LocalPredictions
-from kgwe.apps.scheduler.planning.predictions import PredictionRefresher
+from kgwe.apps.scheduler.planning.predictions import PredictedRunTimes
+from kgwe.apps.scheduler.planning.refresher import Refresher
 from kgwe.apps.scheduler.planning.remote_predictions import read_run_time
 from kgwe.apps.scheduler.planning.run_times import RunTimes
 from kgwe.cluster.state.cluster_state import ClusterState
@@ -46,9 +47,8 @@ def _refresher(source, workloads=None):
     applied: list[Any] = []
     outcomes: list[str] = []
     known: Any = {"a": TRAIN} if workloads is None else workloads
-    refresher = PredictionRefresher(
-        source, lambda: known, lambda each: cast("Any", each), applied.append, every_s=60, on_result=outcomes.append
-    )
+    forecast = PredictedRunTimes(source, lambda each: cast("Any", each), applied.append)
+    refresher = Refresher(forecast, lambda: known, every_s=60, on_result=outcomes.append)
     return refresher, applied, outcomes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -12,6 +12,7 @@ from tests.support.fakes.leader_bed import NAMESPACE
 from tests.support.fakes.reconciler_bed import ReconcilerBed as Bed
 
 from kgwe.kube.api import resources
+from kgwe.kube.api.resources import Resource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -245,3 +246,37 @@ async def test_a_run_that_is_suspended_and_resumed_at_once_goes_on_without_a_war
     await bed.reconcile()
     assert len(bed.objects(resources.JOB)) == 1
     assert "SpecChangedWhileScheduled" not in {reason for reason, _ in await bed.events()}
+
+
+# --- what its pods lack ---------------------------------------------------------------------------------
+
+CLAIM: Resource[Any] = Resource(
+    "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", namespaced=True, type=object
+)
+
+
+async def refuse_pod(bed: Bed, job: dict[str, Any], message: str) -> None:
+    """The Job controller creates the pod, and kube-scheduler refuses it."""
+    template = job["spec"]["template"]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "controller": True}
+    owner |= {key: job["metadata"][key] for key in ("name", "uid")}
+    meta = {"name": "p0", "labels": template["metadata"]["labels"], "ownerReferences": [owner]}
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    body = {"metadata": meta, "spec": template["spec"], "status": {"phase": "Pending", "conditions": [refused]}}
+    await bed.client.create(resources.POD, body, NAMESPACE)
+
+
+async def test_a_missing_volume_that_is_created_begins_the_next_attempt_at_once(bed: Bed) -> None:
+    job = await bed.start()
+    await refuse_pod(bed, job, 'persistentvolumeclaim "dataset" not found. not found')
+    await bed.reconcile()
+    bed.now += 100.0
+    assert await bed.reconcile() == "retry"
+    assert "PersistentVolumeClaim dataset does not exist" in bed.status["message"]
+    assert "Next attempt at " in bed.status["message"]
+    assert await bed.reconcile() == "waiting"
+    assert bed.objects(resources.JOB) == []
+
+    await bed.client.create(CLAIM, {"metadata": {"name": "dataset"}}, NAMESPACE)
+    await bed.start()
+    assert bed.api.requests.count(("GET", f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/dataset")) == 2

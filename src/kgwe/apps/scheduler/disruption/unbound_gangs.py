@@ -116,7 +116,7 @@ class UnboundGangs:
         now = self._clock()
         if len(group.unbound) != seated.unbound:
             seated.since, seated.unbound = now, len(group.unbound)  # its pods are being bound
-        why = _find_refusal(group)
+        why = self._find_refusal(group)
         patience_s = self._settings.unscheduled_timeout_seconds if why is None else self._timeout_s
         if now < seated.since + patience_s:
             # kube-scheduler may refuse the pod next.
@@ -182,12 +182,12 @@ class UnboundGangs:
         for kind, about in abouts:
             self._events.record(Event(kind, about, "Warning", reason, note, "Scheduling"))
 
-
-def _find_refusal(group: Group) -> Unplaced | None:
-    """Why kube-scheduler refuses the planned node of one of the pods."""
-    for pod in group.unbound:
-        said = run_state.scheduler_refusal(pod)
-        if said is not None and not any(text in said.message for text in _STALE_REFUSALS):
-            node = placement_annotations.pinned_node(pod.spec)
-            return run_state.describe_refusal(said.message, node, pod.metadata.namespace)
-    return None
+    def _find_refusal(self, group: Group) -> Unplaced | None:
+        """Why kube-scheduler refuses the planned node of one of the pods."""
+        for pod in group.unbound:
+            said = run_state.scheduler_refusal(pod)
+            if said is not None and not any(text in said.message for text in _STALE_REFUSALS):
+                node = placement_annotations.pinned_node(pod.spec)
+                offers = self._state.reader.offers
+                return run_state.describe_refusal(said.message, node, pod.metadata.namespace, offers)
+        return None

@@ -7,7 +7,6 @@ meanwhile, the commit is refused and the workload is planned again.
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from kgwe.placement.pod.ranking import Strategy
     from kgwe.placement.pod.score import Weights
     from kgwe.placement.queue.eta import Eta
-    from kgwe.placement.queue.reservation import Reservation
 
 # Waiting workloads whose start is estimated, and the least time between two estimates.
 _ESTIMATED = 200
@@ -253,7 +251,7 @@ class PlanningCycle:
                 plans.append((outcome.workload, outcome.plan))
             elif isinstance(outcome, Waiting):
                 hold = self._holds.get(outcome.workload.key)
-                kept = f" {_describe_reservation(hold)}" if hold else ""
+                kept = f" {hold.describe()}" if hold else ""
                 refusals.append((ask, self._explain_refusal(outcome.workload, outcome.refusal, kept)))
             elif isinstance(outcome, Failed):
                 self._faults.append(Fault(outcome.stage, outcome.workload.key, outcome.error))
@@ -362,12 +360,6 @@ class PlanningCycle:
         index = self._copy.snapshot.index
         numbers = np.array([index[name] for name in nodes if name in index], np.intp)
         return scratch.fits_on_any(self._copy.fitter, request, numbers)
-
-
-def _describe_reservation(hold: Reservation) -> str:
-    """With the start rounded up to a minute, so that the message stays the same from pass to pass."""
-    start_s = hold.start_s
-    return hold.describe("" if start_s is None else timestamp.format_time(math.ceil(start_s / 60) * 60))
 
 
 def error_refusal(stage: str, error: Exception) -> Refusal:

@@ -1,14 +1,9 @@
-"""Refreshes predicted run times in the background. Without an answer the last predictions stay in use."""
+"""Predicted run times of workloads that wait or run. Without an answer the last predictions stay in use."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from typing import TYPE_CHECKING, Final
-
-import structlog
-
-from kgwe import errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,74 +14,37 @@ if TYPE_CHECKING:
     from kgwe.model.usage.description import WorkloadDescription
     from kgwe.placement.queue.workloads import RunTime
 
-log = structlog.get_logger(__name__)
 
-# Workloads of one refresh: more of them wait far behind those that backfill looks at.
-_MAX_WORKLOADS: Final = 5000
+class PredictedRunTimes:
+    """Asks about all workloads in one call, and passes the run times on."""
 
-
-class PredictionRefresher:
-    """Asks the source every few seconds about all workloads that wait or run."""
+    topic: Final = "predictions"
+    without: Final = "the last predictions stay in use"
+    # More of them wait far behind those that backfill looks at.
+    max_workloads: Final = 5000
 
     def __init__(
         self,
         source: PredictionSource,
-        list_workloads: Callable[[], Mapping[str, Workload]],
         describe: Callable[[Workload], WorkloadDescription | None],
         apply: Callable[[Mapping[str, RunTime]], None],
-        *,
-        every_s: float,
-        on_result: Callable[[str], None] = lambda _outcome: None,
     ) -> None:
-        """`list_workloads`: owner -> workload; `on_result`: called with `success` or `failure` of each refresh.
-
-        `describe` is called in a thread: it takes longer than the event loop may pause.
-        """
+        """`describe` is called in a thread: it takes longer than the event loop may pause."""
         self._source = source
-        self._list_workloads = list_workloads
         self._describe = describe
         self._apply = apply
-        self._every_s = every_s
-        self._on_result = on_result
-        self._is_failing = False
 
-    async def run(self) -> None:
-        """Refresh until cancelled."""
-        try:
-            while True:
-                await self.refresh()
-                await asyncio.sleep(self._every_s)
-        finally:
-            await self._source.close()
-
-    async def refresh(self) -> None:
-        """Ask once. An error is logged when it begins and when it ends, and changes nothing else."""
-        listed = dict(itertools.islice(self._list_workloads().items(), _MAX_WORKLOADS))
-        try:
-            known = await asyncio.to_thread(self._describe_all, listed)
-            found = await self._source.predict(list(known.values())) if known else ()
-        except errors.KgweError as exc:
-            self._report_failure(str(exc))
-            return
-        except Exception as exc:  # a defect of the source must not stop the scheduler
-            log.exception("predictions_crashed")
-            self._report_failure(f"{type(exc).__name__}: {exc}")
-            return
-        if self._is_failing:
-            log.info("predictions_back")
-        self._is_failing = False
-        self._on_result("success")
+    async def update(self, workloads: Mapping[str, Workload]) -> None:
+        known = await asyncio.to_thread(self._describe_all, workloads)
+        found = await self._source.predict(list(known.values())) if known else ()
         self._apply({owner: run_time for owner, run_time in zip(known, found, strict=True) if run_time is not None})
+
+    async def close(self) -> None:
+        await self._source.close()
 
     def _describe_all(self, workloads: Mapping[str, Workload]) -> dict[str, WorkloadDescription]:
         described = {owner: self._describe(workload) for owner, workload in workloads.items()}
         return {owner: each for owner, each in described.items() if each is not None}
-
-    def _report_failure(self, problem: str) -> None:
-        if not self._is_failing:
-            log.warning("predictions_unavailable", error=problem, next="the last predictions stay in use")
-        self._is_failing = True
-        self._on_result("failure")
 
 
 def list_ending_workloads(state: ClusterState, waiting: Iterable[str]) -> dict[str, Workload]:

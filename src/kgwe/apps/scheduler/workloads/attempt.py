@@ -43,6 +43,7 @@ class Attempt:
     suspended: bool = False  # its Job was suspended after it last ran
     taken_back: str = ""  # uid of a Job that was deleted so that the workload is planned again
     refusals: int = 0  # failed placements in a row
+    volume: str = ""  # the PersistentVolumeClaim whose absence made the last placement fail
     avoid: dict[str, float] = field(default_factory=dict)  # node -> until when
 
     def note_unplaced(self, now: float, reason: str) -> None:

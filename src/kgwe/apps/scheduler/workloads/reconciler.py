@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from kgwe import errors
+from kgwe.apps.scheduler.workloads import missing_volumes
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.apps.scheduler.workloads.attempt import WATCH_LAG_S
 from kgwe.apps.scheduler.workloads.attempts import Attempts
 from kgwe.apps.scheduler.workloads.finished_workloads import FinishedWorkloads
+from kgwe.apps.scheduler.workloads.missing_volumes import MissingVolumes
 from kgwe.apps.scheduler.workloads.queued_runs import QueuedRuns
 from kgwe.apps.scheduler.workloads.replica_controller import ReplicaController
 from kgwe.apps.scheduler.workloads.run_creator import InvalidTemplate, RunCreator
@@ -106,6 +108,7 @@ class Reconciler:
             settle_s=deps.settings.status_settle_seconds,
             requeue=requeue,
         )
+        self._volumes = MissingVolumes(deps.client, clock=clock)
         self._finished = FinishedWorkloads(deps.client, requeue=requeue)
         self._suspended = SuspendedWorkloads(self._attempts, self._writer, requeue=requeue, clock=clock)
         self._creator = RunCreator(
@@ -227,8 +230,9 @@ class Reconciler:
         attempt = self._attempts.attempt_of(workload)
         self._warn_of_priority(workload, attempt)
         now = self._clock()
-        if now < attempt.retry_at:
-            self._requeue(workload.key, attempt.retry_at - now)
+        if now < attempt.retry_at and not await self._volumes.end_pause(workload, attempt):
+            pause_s = attempt.retry_at - now
+            self._requeue(workload.key, min(pause_s, missing_volumes.CHECK_S) if attempt.volume else pause_s)
             return "waiting"
         try:
             ask = self._update_ask(workload, attempt, now)

@@ -232,7 +232,7 @@ class RunFollower:
         attempt = self._attempts.attempt_of(workload)
         attempt.avoid |= dict.fromkeys(why.avoid, self._clock() + self._settings.avoid_seconds)
         await self._writer.delete_run(run)
-        attempt.taken_back = run.meta.uid
+        attempt.taken_back, attempt.volume = run.meta.uid, why.volume
         await self._setbacks.retry_placement(workload, why.reason, why.message, at_once=why.is_nodes_fault)
         if why.reason == run_state.PLACE_LOST and run_state.has_started(workload, run) and not attempt.suspended:
             # It ran, and lost its node to a drain: it is first among its priority, as after a failure. A run that

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from kgwe.apps.scheduler.workloads import placement_attempts
+from kgwe.apps.scheduler.workloads import missing_volumes, placement_attempts
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.apps.scheduler.workloads.placement_attempts import AttemptLimits
 from kgwe.cluster.workload.manifests import run_metadata
@@ -69,7 +69,7 @@ class Setbacks:
             reason, attempt.refusals = placement_attempts.EXHAUSTED, 0
         attempt.retry_at = self._clock() + again_s
         if again_s:
-            self._requeue(workload.key, again_s)
+            self._requeue(workload.key, min(again_s, missing_volumes.CHECK_S) if attempt.volume else again_s)
             note = f"{end_sentence(message)} Next attempt at {timestamp.seconds_from_now(again_s)}"
             await self._writer.write_status(
                 workload, phases.pending_status(workload, reason, note, timestamp.seconds())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from kgwe.apps.scheduler.workloads import workload_status as phases
@@ -91,4 +92,9 @@ class WaitingNotices:
         eta = self._planner.estimate_of(workload.meta.uid)
         if eta is None or eta.p50_s is None or eta.p90_s is None:
             return None
-        return timestamp.format_time(eta.p50_s), timestamp.format_time(eta.p90_s)
+        return _format_minute(eta.p50_s), _format_minute(eta.p90_s)
+
+
+def _format_minute(time_s: float) -> str:
+    """The next full minute, so that the message stays the same from pass to pass."""
+    return timestamp.format_time(math.ceil(time_s / 60) * 60)

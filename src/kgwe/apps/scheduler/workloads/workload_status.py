@@ -27,6 +27,7 @@ from kgwe.cluster.workload.workload import NO_DETAILS, Placed, Replicas, Status
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.api.meta import Condition
 from kgwe.model.units import amounts
+from kgwe.model.units.phrasing import end_sentence
 from kgwe.placement.fleet.snapshot import list_gpus
 from kgwe.placement.planning.diagnosis import Diagnosis
 
@@ -59,12 +60,19 @@ def pending_status(workload: Workload, reason: str, message: str, now: str) -> S
 
 
 def waiting_status(workload: Workload, held: Refusal, now: str, estimate: tuple[str, str] | None = None) -> Status:
-    """The workload waits for room: why, and what would let it start now. No estimate where waiting cannot help."""
-    status = pending_status(workload, held.code, held.message, now)
+    """The workload waits for room: why, when it may start, and what would let it start now.
+
+    There is no estimate where waiting cannot help. The message has the same times as `estimatedStart`.
+    """
     found = held.detail if isinstance(held.detail, Diagnosis) else None
-    is_hopeless = not held.possible or (found is not None and bool(found.fix))
+    if not held.possible or (found is not None and found.fix):
+        estimate = None
+    message = held.message
+    if estimate is not None:
+        message = f"{end_sentence(message)} May start by {estimate[0]} (50 % likely), {estimate[1]} (90 % likely)."
+    status = pending_status(workload, held.code, message, now)
     words = found.describe() if found is not None else ""
-    return replace(status, certificate=_shorten(words), estimate=None if is_hopeless else estimate)
+    return replace(status, certificate=_shorten(words), estimate=estimate)
 
 
 def retrying_status(workload: Workload, attempt: int, message: str, now: str) -> Status:
