@@ -20,6 +20,8 @@ class Taint(msgspec.Struct, frozen=True, gc=False):
 class NodeSpec(msgspec.Struct, frozen=True, gc=False):
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
+    #: name of the instance at its cloud
+    providerID: str = ""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, gc=False):

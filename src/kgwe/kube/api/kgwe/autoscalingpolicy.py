@@ -74,6 +74,62 @@ class NodePool(ApiStruct, frozen=True):
         tuple[Annotated[str, about("Zone.", min_length=1, max_length=63)], ...],
         about("Zones its nodes may be in.", max_items=16, unique=True),
     ] = ()
+    cpu: Annotated[
+        str, about("CPU that a node offers to pods, such as 184; needed while the pool has no node.", max_length=32)
+    ] = ""
+    memory: Annotated[
+        str, about("Memory that a node offers to pods, such as 1900Gi; needed like cpu.", max_length=32)
+    ] = ""
+    sharesPerGPU: Annotated[
+        int, about("Shares that each GPU is divided into after the node has joined; 0: whole GPUs.", ge=0, le=100)
+    ] = 0
+    migLayout: Annotated[
+        tuple[Annotated[str, about("MIG profile, such as 3g.40gb.", min_length=1, max_length=32)], ...],
+        about("Slices of every GPU after the node has joined, in the order of their places.", max_items=8),
+    ] = ()
+    nodesPerLeaf: Annotated[
+        int,
+        about("Nodes that one leaf or placement group holds; 0: no two nodes are promised to be near.", ge=0, le=10_000),
+    ] = 0
+    pricePerHour: Annotated[
+        str, about("Price of one node in US dollars per hour; the price list counts when left out.", max_length=32)
+    ] = ""
+    template: Annotated[
+        str,
+        about("What the provider calls the rest: launch template, scale set, group or node class.", max_length=253),
+    ] = ""
+    startupTaints: Annotated[
+        tuple[Annotated[str, about("Key of the taint.", min_length=1, max_length=317)], ...],
+        about("Taints that are gone when a node is ready.", max_items=8, unique=True),
+    ] = ()
+
+
+class LaunchTimes(ApiStruct, frozen=True):
+    """How long a new node may take."""
+
+    joinTimeoutSeconds: Annotated[int, about("Until its node joins the cluster.", ge=1, le=86_400)] = 600
+    gpuReadyTimeoutSeconds: Annotated[
+        int, about("From then until it offers all of its GPUs; later it is replaced.", ge=1, le=86_400)
+    ] = 900
+    repairAfterSeconds: Annotated[
+        int, about("How long a node may lack GPUs that it had before it is replaced.", ge=1, le=86_400)
+    ] = 300
+
+
+class ScaleDown(ApiStruct, frozen=True):
+    """When nodes go."""
+
+    enabled: Annotated[bool, about("Whether nodes are removed at all.")] = True
+    idleSeconds: Annotated[int, about("How long a node must be empty.", ge=0, le=86_400)] = 600
+    gracePeriodSeconds: Annotated[
+        int, about("How long a drained node stays before it is removed.", ge=0, le=86_400)
+    ] = 30
+    autoConsolidate: Annotated[
+        bool, about("Whether nodes that do little are emptied, if the engine has a place for every pod.")
+    ] = False
+    minRunSeconds: Annotated[
+        int, about("A pod that runs for a shorter time is not moved.", ge=0, le=604_800)
+    ] = 600
 
 
 class AutoscalingPolicySpec(ApiStruct, frozen=True):
@@ -133,6 +189,9 @@ class AutoscalingPolicySpec(ApiStruct, frozen=True):
     nodePools: Annotated[
         tuple[NodePool, ...], about("The pools that grow and shrink.", max_items=64, keys=("name",))
     ] = ()
+    dryRun: Annotated[bool, about("Whether plans are only shown in the status; nothing is bought or removed.")] = False
+    launch: Annotated[LaunchTimes, about("How long a new node may take.")] = LaunchTimes()
+    scaleDown: Annotated[ScaleDown, about("When nodes go.")] = ScaleDown()
 
 
 class PredictiveScalingStatus(ApiStruct, frozen=True):
@@ -143,6 +202,86 @@ class PredictiveScalingStatus(ApiStruct, frozen=True):
     recommendedNodes: Annotated[int | None, about("Nodes that would need.", ge=0)] = None
     confidence: Annotated[float | None, about("How sure the forecast is, 0 to 1.", ge=0, le=1)] = None
     nextBusyPeriod: Annotated[Timestamp | None, about("When demand is expected to rise next.")] = None
+
+
+class LaunchRecord(ApiStruct, frozen=True):
+    """A purchase that is under way. It is written before the provider is asked, so that nothing is bought twice."""
+
+    requestID: Annotated[str, about("Name of the purchase at the provider.", min_length=1, max_length=36)]
+    pool: Annotated[str, about("Node pool.")]
+    instanceType: Annotated[str, about("Instance type.")]
+    zone: Annotated[str, about("Zone.")]
+    capacityType: Annotated[str, about("spot, on-demand or reserved.")]
+    count: Annotated[int, about("Nodes.", ge=1)]
+    time: Annotated[Timestamp, about("When it was decided.")]
+    atomic: Annotated[bool, about("All nodes or none: they are for a gang.")] = False
+    placementGroup: Annotated[str, about("Group of nodes that are near to each other.")] = ""
+    sent: Annotated[bool, about("Whether the provider has confirmed it.")] = False
+    attempts: Annotated[int, about("How often the provider was asked.", ge=0)] = 0
+    promised: Annotated[dict[str, int], about("Devices that each node will offer.")] = {}
+    owners: Annotated[
+        tuple[Annotated[str, about("Workload, gang or pod.")], ...], about("What it is for, at most ten.")
+    ] = ()
+
+
+class PlannedNodes(ApiStruct, frozen=True):
+    """Equal nodes of the last plan."""
+
+    pool: Annotated[str, about("Node pool.")]
+    instanceType: Annotated[str, about("Instance type.")]
+    zone: Annotated[str, about("Zone.")]
+    capacityType: Annotated[str, about("spot, on-demand or reserved.")]
+    count: Annotated[int, about("Nodes.", ge=1)]
+    pricePerHour: Annotated[str, about("Of one node, in US dollars.")] = ""
+    reason: Annotated[str, about("What they are for.")] = ""
+
+
+class UnmetDemand(ApiStruct, frozen=True):
+    """Something that waits, and for which nothing is bought."""
+
+    owner: Annotated[str, about("Workload, gang or pod.")]
+    reason: Annotated[str, about("Why, as one word.")]
+    message: Annotated[str, about("Why, as a sentence.")] = ""
+
+
+class BlockedOffer(ApiStruct, frozen=True):
+    """What the provider refused, and until when it is not asked again."""
+
+    pool: Annotated[str, about("Node pool.")]
+    instanceType: Annotated[str, about("Instance type.")]
+    zone: Annotated[str, about("Zone.")]
+    capacityType: Annotated[str, about("spot, on-demand or reserved.")]
+    kind: Annotated[str, about("Kind of the error.")]
+    time: Annotated[Timestamp, about("When it happened last.")]
+    until: Annotated[Timestamp, about("When it may be tried again.")]
+    repeats: Annotated[int, about("How often it was repeated.", ge=0)] = 0
+    generation: Annotated[int, about("Of the policy when it happened.", ge=0)] = 0
+    message: Annotated[str, about("What the provider said.")] = ""
+
+
+class ScaleAction(ApiStruct, frozen=True):
+    """Something that was done."""
+
+    time: Annotated[Timestamp, about("When.")]
+    action: Annotated[str, about("ScaleUp, Drain, UndoDrain, ScaleDown, Replace or LaunchFailed.")]
+    pool: Annotated[str, about("Node pool.")] = ""
+    nodes: Annotated[int, about("Nodes.", ge=0)] = 0
+    reason: Annotated[str, about("Why.")] = ""
+
+
+class StageCount(ApiStruct, frozen=True):
+    """Nodes in one stage of their life."""
+
+    stage: Annotated[str, about("Requested, Launching, Joined, GPUReady, InUse, Broken, Draining or Removing.")]
+    nodes: Annotated[int, about("Nodes.", ge=0)]
+
+
+class KeptNode(ApiStruct, frozen=True):
+    """A node that could do with less, and why it stays."""
+
+    node: Annotated[str, about("Node.")]
+    reason: Annotated[str, about("Why it stays, as one word.")]
+    message: Annotated[str, about("The pod, budget or pool that is the cause.")] = ""
 
 
 class AutoscalingPolicyStatus(ApiStruct, frozen=True):
@@ -163,6 +302,18 @@ class AutoscalingPolicyStatus(ApiStruct, frozen=True):
     estimatedMonthlyCost: Annotated[str, about("Cost of a month at the present size; a decimal, in US dollars.")] = ""
     estimatedMonthlySavings: Annotated[str, about("Saved against all on-demand; a decimal, in US dollars.")] = ""
     predictiveScaling: Annotated[PredictiveScalingStatus | None, about("What the forecast says.")] = None
+    stages: Annotated[tuple[StageCount, ...], about("Nodes by the stage of their life.")] = ()
+    sequence: Annotated[int, about("Number of the last purchase.", ge=0)] = 0
+    launches: Annotated[tuple[LaunchRecord, ...], about("Purchases that are under way.", max_items=512)] = ()
+    plan: Annotated[tuple[PlannedNodes, ...], about("What the last plan buys.", max_items=64)] = ()
+    unmet: Annotated[tuple[UnmetDemand, ...], about("What waits without a purchase.", max_items=32)] = ()
+    blocked: Annotated[tuple[BlockedOffer, ...], about("What the provider refused.", max_items=64)] = ()
+    kept: Annotated[tuple[KeptNode, ...], about("Nodes that stay, with the reason.", max_items=32)] = ()
+    orphans: Annotated[
+        tuple[Annotated[str, about("Instance.")], ...],
+        about("Instances that the provider lists and that no purchase or node explains.", max_items=64),
+    ] = ()
+    actions: Annotated[tuple[ScaleAction, ...], about("What was done last, the newest first.", max_items=32)] = ()
     observedGeneration: Annotated[int, about("The metadata.generation this status is about.", ge=0)] = 0
     conditions: Conditions = ()
 

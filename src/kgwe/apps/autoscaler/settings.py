@@ -1,0 +1,53 @@
+"""Settings of the autoscaler: flag, environment (KGWE_AUTOSCALER_<KEY>), file, default, in this order."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kgwe import errors
+from kgwe.apps import configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ENV_PREFIX: Final = "KGWE_AUTOSCALER_"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    # Seconds between two rounds; a change that matters starts one earlier.
+    reconcile_seconds: float = 30.0
+    # Seconds in which changes are collected before a round.
+    gather_seconds: float = 1.0
+    # Name of this cluster at the provider: instances of other clusters are never touched.
+    cluster: str = "local"
+    # Price files (CSV or YAML), later ones first. Built-in prices apply where no file has one.
+    price_files: tuple[str, ...] = ()
+    # Show plans in the status of policies, and buy or remove nothing.
+    dry_run: bool = False
+    # Namespace of the simulated cloud's orders (provider kwok).
+    namespace: str = "kgwe-system"
+    # Address of /metrics, /healthz and /readyz.
+    metrics_bind_address: str = ":8080"
+    leader_elect: bool = True
+    lease_name: str = "kgwe-autoscaler"
+    lease_namespace: str = "kgwe-system"
+    lease_duration_seconds: int = 15
+    renew_deadline_seconds: float = 10.0
+    retry_period_seconds: float = 2.0
+    log_level: str = "info"
+
+    @property
+    def price_paths(self) -> tuple[Path, ...]:
+        return tuple(map(Path, self.price_files))
+
+
+def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Read the settings; raise Permanent with the invalid key."""
+    loaded = configuration.load(Settings, ENV_PREFIX, path, overrides)
+    if not 0 < loaded.reconcile_seconds < math.inf:
+        raise errors.Permanent(f"settings: reconcileSeconds must be above 0, not {loaded.reconcile_seconds:g}")
+    return loaded
