@@ -27,7 +27,6 @@ pytestmark = pytest.mark.cluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIGS = "/apis/kgwe.nvidia.io/v1/schedulerconfigs"
-PATHS = {"AutoscalingPolicy": "autoscalingpolicies"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -51,20 +50,6 @@ def http(installed: LocalCluster) -> Iterator[httpx2.Client]:
 def example(name: str) -> dict[str, Any]:
     found: dict[str, Any] = next(iter(yaml.safe_load_all((EXAMPLES / name).read_text(encoding="utf-8"))))
     return found
-
-
-@pytest.mark.parametrize("file", ["autoscalingpolicy.yaml"])
-async def test_creating_a_kind_that_no_controller_acts_on_prints_a_warning(http: httpx2.Client, file: str) -> None:
-    manifest = example(file)
-    where = f"/apis/kgwe.nvidia.io/v1/{PATHS[manifest['kind']]}"
-
-    def warning() -> str:
-        reply = http.post(where, json=manifest, params={"dryRun": "All"})
-        assert reply.status_code == 201, reply.text
-        return str(reply.headers.get("warning", ""))
-
-    said = await eventually(warning)  # a policy takes effect a moment after it is stored
-    assert f"no controller acts on kind {manifest['kind']} yet" in said
 
 
 # --- priority -------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from hypothesis import given
@@ -45,7 +46,7 @@ def test_every_sequence_of_facts_leads_along_the_table(history: list[NodeFacts])
         removal |= facts.removal  # it is never undone
         facts = replace(facts, was_listed=was_listed, was_complete=was_complete, removal=removal)
         path = advance(stage, facts, TIMES)
-        steps = zip(path, path[1:], strict=False)
+        steps = itertools.pairwise(path)
         assert all(step in {(old, new) for (old, _), new in TRANSITIONS.items()} for step in steps)
         stage = path[-1]
         if stage is Stage.GONE:

@@ -185,9 +185,7 @@ class KwokProvider:
 
     async def _list_orders(self) -> list[ConfigMap]:
         try:
-            return await self._client.list(
-                CONFIG_MAP, self._namespace, labelSelector=f"{ORDER_LABEL}={self._cluster}"
-            )
+            return await self._client.list(CONFIG_MAP, self._namespace, labelSelector=f"{ORDER_LABEL}={self._cluster}")
         except errors.KgweError as exc:
             raise _translate(exc) from exc
 
@@ -229,5 +227,7 @@ def _translate(exc: errors.KgweError) -> LaunchError:
     """Return an error of the API server as one of the cloud."""
     if isinstance(exc, LaunchError):
         return exc
+    if isinstance(exc, errors.Transient) and (exc.retry_after_s is not None or "too many requests" in str(exc).lower()):
+        return LaunchError(LaunchErrorKind.THROTTLED, str(exc), retry_after_s=exc.retry_after_s)
     kind = LaunchErrorKind.AUTHENTICATION if isinstance(exc, errors.Permanent) else LaunchErrorKind.TRANSIENT
     return LaunchError(kind, str(exc))

@@ -1,7 +1,7 @@
 """What launches that failed teach: which offers not to try for a while, and for how long.
 
-An offer is one pool, instance type, zone and capacity type. Each kind of error has its own reach and its own pause, which
-doubles with every repeat. After an error that an operator must cure, the pause ends when the policy changes.
+An offer is one pool, instance type, zone and capacity type. Each kind of error has its own reach and its own pause,
+which doubles with every repeat. After an error that an operator must cure, the pause ends when the policy changes.
 """
 
 from __future__ import annotations

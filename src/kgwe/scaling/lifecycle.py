@@ -8,8 +8,8 @@ A stage follows from facts that outlive the process: the launch record, the clou
         ▼            └─► Broken ◄┘ ◄─────────────┤
        Gone ◄── Removing ◄──┴──────── Draining ◄─┘
 
-A node is ready when its GPUs are: it offers what was promised, its MIG layout is applied and its start-up taint is gone.
-Until then it counts as capacity that comes, so that nothing is bought twice.
+A node is ready when its GPUs are: it offers what was promised, its MIG layout is applied and its start-up taint is
+gone. Until then it counts as capacity that comes, so that nothing is bought twice.
 """
 
 from __future__ import annotations
@@ -165,18 +165,23 @@ def read_signal(stage: Stage, facts: NodeFacts, times: Times) -> Signal | None: 
         return None
     if facts.removal:
         return Signal.REMOVAL_ORDERED
-    if stage is Stage.LAUNCHING:
-        if facts.has_node:
-            return Signal.REGISTERED
-        return Signal.LATE if facts.age_s > times.join_s else None
-    if not facts.has_node:
-        is_late = stage is Stage.BROKEN and facts.age_s > times.join_s
-        return None if is_late else Signal.UNREGISTERED
+    if not facts.has_node or stage is Stage.LAUNCHING:
+        return _read_joining(stage, facts, times)
     if stage is Stage.DRAINING:
         return None if facts.drain else Signal.DRAIN_UNDONE
     if facts.drain:
         return Signal.DRAIN_ORDERED
     return _read_readiness(stage, facts, times)
+
+
+def _read_joining(stage: Stage, facts: NodeFacts, times: Times) -> Signal | None:
+    """Return what happened to an instance that has no Node, or had none."""
+    if facts.has_node:
+        return Signal.REGISTERED
+    is_late = facts.age_s > times.join_s
+    if stage is Stage.LAUNCHING:
+        return Signal.LATE if is_late else None
+    return None if is_late and stage is Stage.BROKEN else Signal.UNREGISTERED
 
 
 def _read_readiness(stage: Stage, facts: NodeFacts, times: Times) -> Signal | None:

@@ -27,6 +27,8 @@ _MODULES = (
     "kgwe.cli.main",
     "kgwe.cli.processes.controller",
     "kgwe.cli.processes.mig",
+    "kgwe.cli.processes.autoscaler",
+    "kgwe.apps.autoscaler.main",
     "kgwe.cli.whatif",
     "kgwe.cli.defrag",
     "kgwe.cli.advise",

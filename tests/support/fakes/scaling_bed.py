@@ -124,11 +124,12 @@ class ScalingBed:
         name = f"g{next(self._numbers)}"
         self.api.now = timestamp.format_time(self.now_s)
         spec: dict[str, Any] = {
-            "gpuRequirements": {"count": pods * gpus, "gpusPerPod": gpus},
+            "gpuRequirements": {"count": pods * gpus},
+            "gpusPerPod": gpus,
             "distributedConfig": {"strategy": "DataParallel", "worldSize": pods},
         }
         if required:
-            spec["gpuRequirements"]["topology"] = {"required": required}
+            spec["gpuRequirements"]["topology"] = {"requiredLevel": required}
         await self.client.create(resources.GPU_WORKLOAD, {"metadata": {"name": name}, "spec": spec}, "default")
         await self.settle()
         return name

@@ -47,7 +47,7 @@ def test_an_idle_node_is_drained_and_removed_after_its_time_and_grace() -> None:
         status = await bed.round(101)
         (node,) = bed.cluster.nodes.values()
         assert node.spec.unschedulable
-        assert [each.action for each in status.actions][0] == "Drain"
+        assert next(each.action for each in status.actions) == "Drain"
         await bed.round(10)
         assert len(bed.nodes()) == 1, "within the grace period"
         bed.controller = bed.make_controller()
@@ -104,7 +104,9 @@ def test_the_least_size_of_a_pool_stays() -> None:
         ({"annotations": {"kgwe.nvidia.io/do-not-disrupt": "true"}}, 0.05, "DoNotDisrupt"),
     ],
 )
-def test_a_node_with_pods_stays_unless_all_of_them_may_move(pod: dict[str, Any], use: float | None, reason: str) -> None:
+def test_a_node_with_pods_stays_unless_all_of_them_may_move(
+    pod: dict[str, Any], use: float | None, reason: str
+) -> None:
     async def test(bed: ScalingBed) -> None:
         await bed.add_policy(scaleDown=QUICK | {"autoConsolidate": True, "minRunSeconds": 0})
         first, *_ = await _fill(bed, 7, 7, **pod)
@@ -112,7 +114,7 @@ def test_a_node_with_pods_stays_unless_all_of_them_may_move(pod: dict[str, Any],
         bed.uses = dict.fromkeys(bed.nodes(), use) if use is not None else {}
         status = await bed.round(1)
         assert reason in {each.reason for each in status.kept}
-        assert not any(node.spec.unschedulable for node in bed.cluster.nodes.values() if node.spec)
+        assert not any(node.spec.unschedulable for node in bed.cluster.nodes.values())
 
     run(test)
 

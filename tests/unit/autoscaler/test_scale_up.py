@@ -145,11 +145,11 @@ def test_a_process_killed_before_the_cloud_answered_buys_once() -> None:
     async def test(bed: ScalingBed) -> None:
         await bed.add_policy()
         await bed.add_pod(8)
-        bed.provider._answer_s = 0.0  # noqa: SLF001 -- the answer never comes back to this process
+        bed.provider._answer_s = 0.0
         await bed.round(121)
         status = await bed.status()
         assert [each.sent for each in status.launches] == [False]
-        bed.provider._answer_s = 2.0  # noqa: SLF001
+        bed.provider._answer_s = 2.0
         bed.controller = bed.make_controller()
         await bed.wait(5)
         status = await bed.round(11)

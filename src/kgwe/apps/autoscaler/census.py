@@ -1,10 +1,10 @@
-"""Every node that a policy has bought or is buying: the cloud's list, the launch records and the Node objects, joined."""
+"""Every node that a policy has bought or is buying: the cloud's list, the launch records and the Nodes, joined."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kgwe.apps.autoscaler import marks
 from kgwe.cloud.provider import InstanceState
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from kgwe.cloud.provider import Instance
     from kgwe.kube.api import core
     from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy, LaunchRecord
+
+
+#: A list that misses an instance for so many times the time it may lag misses it for good.
+_SETTLED: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ class CensusTaker:
         policy: AutoscalingPolicy,
         instances: Sequence[Instance],
         nodes: Mapping[str, core.Node],
+        *,
         busy: frozenset[str],
         now_s: float,
         settle_s: float,
@@ -106,7 +111,8 @@ class CensusTaker:
         by_id = {node.spec.providerID: node for node in own.values() if node.spec.providerID}
         found, orphans, used = [], [], set()
         listed: Counter[str] = Counter()
-        for instance in instances:
+        # A list may name an instance twice.
+        for instance in {each.provider_id: each for each in instances}.values():
             if instance.pool not in pools or instance.state is InstanceState.GONE:
                 continue
             node = by_id.get(instance.provider_id) or own.get(instance.node_name or "")
@@ -117,7 +123,7 @@ class CensusTaker:
             if node is not None:
                 used.add(node.metadata.name)
             startup = pools[instance.pool].startupTaints
-            facts = self._read_facts(instance, node, record, startup, busy, now_s)
+            facts = self._read_facts(instance, node, record, startup_taints=startup, busy=busy, now_s=now_s)
             found.append(
                 BoughtNode(
                     instance.provider_id,
@@ -131,7 +137,9 @@ class CensusTaker:
                 )
             )
         found += _list_unlisted(records.values(), listed, times, now_s)
-        lost = tuple(node for name, node in own.items() if name not in used)
+        lost = tuple(
+            node for name, node in own.items() if name not in used and _find_age_s(node, now_s) > _SETTLED * settle_s
+        )
         return Census(tuple(found), tuple(orphans), lost)
 
     def _read_facts(
@@ -139,6 +147,7 @@ class CensusTaker:
         instance: Instance,
         node: core.Node | None,
         record: LaunchRecord | None,
+        *,
         startup_taints: Iterable[str],
         busy: frozenset[str],
         now_s: float,
@@ -146,9 +155,7 @@ class CensusTaker:
         launched_s = instance.launched_at or (timestamp.epoch_seconds(record.time) if record is not None else now_s)
         is_removing = instance.state in {InstanceState.REMOVING, InstanceState.STOPPED}
         if node is None:
-            return NodeFacts(
-                age_s=max(now_s - launched_s, 0.0), listed=True, was_listed=True, removal=is_removing
-            )
+            return NodeFacts(age_s=max(now_s - launched_s, 0.0), listed=True, was_listed=True, removal=is_removing)
         promised = marks.read_promised(node) or (record.promised if record is not None else {})
         complete = is_complete(node, promised, startup_taints)
         was_complete = marks.READY_AT in node.metadata.annotations
@@ -183,6 +190,10 @@ def is_complete(node: core.Node, promised: Mapping[str, int], startup_taints: It
     return all(offered.get(name, 0) >= count for name, count in promised.items())
 
 
+def _find_age_s(node: core.Node, now_s: float) -> float:
+    return now_s - timestamp.epoch_seconds(node.metadata.creationTimestamp or "")
+
+
 def _is_owned(node: core.Node, policy: AutoscalingPolicy) -> bool:
     return node.metadata.labels.get(marks.OWNER_LABEL) == policy.metadata.name
 
@@ -199,6 +210,4 @@ def _list_unlisted(
             continue
         offer = Offer(record.pool, record.instanceType, record.zone, record.capacityType)
         for number in range(listed[record.requestID], record.count):
-            yield BoughtNode(
-                f"{record.requestID}/{number}", offer, stage, facts, record.requestID, None, None, record
-            )
+            yield BoughtNode(f"{record.requestID}/{number}", offer, stage, facts, record.requestID, None, None, record)

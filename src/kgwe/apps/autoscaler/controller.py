@@ -1,8 +1,8 @@
 """One round of the autoscaler: takes the census, finds what waits, buys, drains and removes, and writes the status.
 
-Policies are served one after the other, the oldest first. An error of one policy delays only that policy. Every purchase
-is in the status before the cloud is asked, and every removal is on the Node before the cloud is asked, so a process that
-is killed anywhere continues where it was.
+Policies are served one after the other, the oldest first. An error of one policy delays only that policy. Every
+purchase is in the status before the cloud is asked, and every removal is on the Node before the cloud is asked. So a
+process that is killed anywhere continues where it was.
 """
 
 from __future__ import annotations
@@ -84,9 +84,7 @@ class _Round:
 
     def report(self, action: str, pool: str, nodes: int, reason: str) -> None:
         """Note something that was done."""
-        self.found.actions.append(
-            ScaleAction(timestamp.format_time(self.now_s), action, pool, nodes, reason[:1024])
-        )
+        self.found.actions.append(ScaleAction(timestamp.format_time(self.now_s), action, pool, nodes, reason[:1024]))
 
 
 class Controller:
@@ -148,7 +146,7 @@ class Controller:
                 continue
             try:
                 rounds.append(self._begin(policy, found, pods))
-            except Exception as exc:  # one bad policy delays only itself
+            except Exception as exc:  # noqa: BLE001 - one bad policy delays only itself
                 await self._note_error(policy, exc)
         demand = self._find_demand(rounds)
         seated: set[str] = set()
@@ -173,9 +171,7 @@ class Controller:
             return seen
         return written
 
-    async def _list_instances(
-        self, policies: Sequence[AutoscalingPolicy]
-    ) -> dict[str, tuple[Instance, ...] | str]:
+    async def _list_instances(self, policies: Sequence[AutoscalingPolicy]) -> dict[str, tuple[Instance, ...] | str]:
         """Provider -> its instances, or why they are not known. Nothing is decided without them."""
         found: dict[str, tuple[Instance, ...] | str] = {}
         for name in {policy.spec.provider for policy in policies}:
@@ -198,7 +194,7 @@ class Controller:
         provider = self._providers[policy.spec.provider]
         memory = self._policies.setdefault(policy.metadata.name, _PolicyMemory())
         census = memory.taker.take(
-            policy, instances, self._cluster.nodes, pods.busy, now_s, provider.traits.settle_s
+            policy, instances, self._cluster.nodes, busy=pods.busy, now_s=now_s, settle_s=provider.traits.settle_s
         )
         offers = read_offers(policy, self._book, self._cluster.view.fleet.snapshot.nodes, now_s)
         found = Findings(
@@ -272,9 +268,7 @@ class Controller:
 
     async def _write_records(self, each: _Round) -> None:
         """Write the launch records now: a purchase that is not written is never made."""
-        status = msgspec.structs.replace(
-            each.policy.status, launches=each.found.records, sequence=each.found.sequence
-        )
+        status = msgspec.structs.replace(each.policy.status, launches=each.found.records, sequence=each.found.sequence)
         each.policy = self._written[each.policy.metadata.name] = await policy_status.write_status(
             self._client, each.policy, status
         )
@@ -348,9 +342,7 @@ class Controller:
         found = each.found
         seated: set[str] = set()
         for _ in range(_FALLBACKS):
-            planned = PurchaseRound(
-                each.policy, found.offers, found.census, found.memory, each.now_s
-            ).plan(demand)
+            planned = PurchaseRound(each.policy, found.offers, found.census, found.memory, each.now_s).plan(demand)
             found.orders = found.orders or planned.orders
             found.unmet = planned.unmet
             seated = set(planned.seated)
@@ -364,7 +356,9 @@ class Controller:
             for order in planned.orders:
                 found.sequence += 1
                 fresh.append(
-                    launches.make_record(each.policy, order, found.sequence, found.offers, demand.names, each.now_s)
+                    launches.make_record(
+                        each.policy, order, found.sequence, found.offers, names=demand.names, now_s=each.now_s
+                    )
                 )
             found.records = (*found.records, *fresh)
             await self._write_records(each)
@@ -430,7 +424,14 @@ class Controller:
         names = [one.name for one in found.census.list_in(Stage.GPU_READY, Stage.IN_USE)]
         idle_s = each.memory.idle.observe(names, pods.busy, each.now_s)
         planned = removal.plan_scale_down(
-            each.policy, self._cluster.view, demand, found.census, pods, idle_s, self._uses(), each.now_s
+            each.policy,
+            self._cluster.view,
+            demand,
+            census=found.census,
+            pods=pods,
+            idle_s=idle_s,
+            uses=self._uses(),
+            now_s=each.now_s,
         )
         found.kept = dict(planned.kept)
         if not each.acts or not spec.scaleDown.enabled:

@@ -40,7 +40,7 @@ class Launched:
 
 
 def make_record(
-    policy: AutoscalingPolicy, order: PurchaseOrder, number: int, offers: PolicyOffers,
+    policy: AutoscalingPolicy, order: PurchaseOrder, number: int, offers: PolicyOffers, *,
     names: Mapping[str, str], now_s: float,
 ) -> LaunchRecord:  # fmt: skip
     """Return the record of an order. Its id is the same whichever process makes it for this number."""

@@ -60,9 +60,7 @@ class Metrics(Collector):
         self.errors = 0
         self.last_round_s = 0.0
         self.launch_errors: Counter[str] = Counter()
-        self.round_s = Histogram(
-            f"{_PREFIX}_reconcile_duration_seconds", "Duration of a round", registry=self.registry
-        )
+        self.round_s = Histogram(f"{_PREFIX}_reconcile_duration_seconds", "Duration of a round", registry=self.registry)
         self.ready_s = Histogram(
             f"{_PREFIX}_scaling_duration_seconds",
             "From the launch of a node until all of its GPUs are ready",
@@ -156,8 +154,16 @@ class Metrics(Collector):
         yield _gauge("spot_termination_warnings", "Nodes with a notice of their provider", self.warnings)
         if self.use is not None:
             yield _gauge("cluster_utilization", "Fraction of GPUs in use", self.use)
-        yield _gauge("multi_tier_scaling_enabled", "Whether reservations come first, then spot", float(any(each.multi_tier for each in numbers)))
-        yield _gauge("predictive_scaling_enabled", "Whether forecasts are acted on", float(any(each.predictive for each in numbers)))
+        yield _gauge(
+            "multi_tier_scaling_enabled",
+            "Whether reservations come first, then spot",
+            float(any(each.multi_tier for each in numbers)),
+        )
+        yield _gauge(
+            "predictive_scaling_enabled",
+            "Whether forecasts are acted on",
+            float(any(each.predictive for each in numbers)),
+        )
         yield _gauge("last_reconcile_timestamp", "When the last round ended", self.last_round_s)
         for name, attribute in (("scale_up", "up_cooldown_s"), ("scale_down", "down_cooldown_s")):
             family = GaugeMetricFamily(

@@ -103,9 +103,7 @@ def list_running(view: View, pods: NodePods, min_run_s: float, now_s: float) -> 
             yield _read_running(view, budgets, pod, min_run_s, now_s)
 
 
-def _read_running(
-    view: View, budgets: DisruptionBudgets, pod: core.Pod, min_run_s: float, now_s: float
-) -> RunningPod:
+def _read_running(view: View, budgets: DisruptionBudgets, pod: core.Pod, min_run_s: float, now_s: float) -> RunningPod:
     uid, fleet = pod.metadata.uid, view.fleet
     grants = fleet.grants(uid)
     obstacle = find_obstacle(pod, min_run_s, now_s)
@@ -137,8 +135,6 @@ def _find_gang(view: View, pod: core.Pod) -> str:
 def read_budgets(view: View) -> dict[str, int]:
     """Return how many pods each disruption budget allows to stop now."""
     return {
-        key: budget.status.disruptionsAllowed
-        if budget.status.observedGeneration >= budget.metadata.generation
-        else 0
+        key: budget.status.disruptionsAllowed if budget.status.observedGeneration >= budget.metadata.generation else 0
         for key, budget in view.state.budgets.items()
     }

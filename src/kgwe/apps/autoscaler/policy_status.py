@@ -222,6 +222,4 @@ async def write_status(
     # A merge patch keeps what it does not name.
     whole = {each.encode_name: told.get(each.encode_name) for each in msgspec.structs.fields(type(status))}
     body = {"metadata": {"resourceVersion": policy.metadata.resourceVersion}, "status": whole}
-    return await client.patch(
-        resources.AUTOSCALING_POLICY, policy.metadata.name, body, subresource="status"
-    )
+    return await client.patch(resources.AUTOSCALING_POLICY, policy.metadata.name, body, subresource="status")

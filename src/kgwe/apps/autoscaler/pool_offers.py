@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
@@ -17,11 +17,14 @@ from kgwe.scaling.launch_memory import Offer
 from kgwe.scaling.templates import PoolDescription, build_template, list_promised
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kgwe.costing.prices.book import PriceBook
     from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy, NodePool
     from kgwe.placement.fleet.node import Node
+
+    #: kind of node -> micro-dollars per hour; None: no price is known
+    QuotePrice = Callable[[NodeKind], int | None]
 
 #: Micro-dollars per GPU and hour of a node without a price, so that plans prefer nodes with one.
 _UNKNOWN_PRICE: Final = 20_000_000
@@ -62,6 +65,11 @@ class PolicyOffers:
 def read_offers(policy: AutoscalingPolicy, book: PriceBook, fleet: Iterable[Node], now_s: float) -> PolicyOffers:
     """Return what can be bought. `fleet`: existing nodes, from which templates are learned."""
     known = _index_nodes(fleet)
+
+    def quote(kind: NodeKind) -> int | None:
+        found = book.quote(kind, int(now_s))
+        return found.micros_per_hour if isinstance(found, Quote) else None
+
     offers, problems = [], []
     for pool in policy.spec.nodePools:
         try:
@@ -73,7 +81,7 @@ def read_offers(policy: AutoscalingPolicy, book: PriceBook, fleet: Iterable[Node
             problems.append(f"node pool {pool.name} names no instanceTypes")
         for offer in _list_offers(policy, pool):
             try:
-                offers.append(_make_offer(offer, pool, description, known, book, now_s))
+                offers.append(_make_offer(offer, pool, description, known, quote))
             except errors.Permanent as exc:
                 problems.append(str(exc))
     return PolicyOffers(tuple(offers), tuple(dict.fromkeys(problems)))
@@ -110,10 +118,7 @@ def _describe_pool(pool: NodePool) -> PoolDescription:
 
 
 def _list_offers(policy: AutoscalingPolicy, pool: NodePool) -> Iterator[Offer]:
-    if pool.capacityType:
-        kinds = [pool.capacityType]
-    else:
-        kinds = [CapacityType.SPOT, CapacityType.ON_DEMAND]
+    kinds = [pool.capacityType] if pool.capacityType else [CapacityType.SPOT, CapacityType.ON_DEMAND]
     if not policy.spec.enableSpotInstances:
         kinds = [each for each in kinds if each != CapacityType.SPOT]
     for kind in kinds:
@@ -127,8 +132,7 @@ def _make_offer(
     pool: NodePool,
     description: PoolDescription,
     known: Mapping[tuple[str, str], Node],
-    book: PriceBook,
-    now_s: float,
+    quote: QuotePrice,
 ) -> PoolOffer:
     learned = known.get((offer.pool, offer.instance_type))
     if learned is None:
@@ -137,22 +141,18 @@ def _make_offer(
         learned = next((node for node in others if not node.cut and not node.shares_per_gpu), None)
     template = build_template(offer, description, learned, 0)
     model, gpus = _find_model(template.shape.model), template.shape.gpu_count
-    price, on_demand, is_priced = _find_prices(offer, pool, model, gpus, book, now_s)
+    price, on_demand, is_priced = _find_prices(offer, pool, model, gpus, quote)
     template = build_template(offer, description, learned, price)
     return PoolOffer(offer, pool, template, list_promised(template), on_demand, is_priced)
 
 
-def _find_prices(
-    offer: Offer, pool: NodePool, model: str, gpus: int, book: PriceBook, now_s: float
-) -> tuple[int, int, bool]:
+def _find_prices(offer: Offer, pool: NodePool, model: str, gpus: int, quote: QuotePrice) -> tuple[int, int, bool]:
     """Return the price, the price on demand, and whether it is known. A reservation is paid already."""
     quotes = {}
     for capacity in (Capacity.ON_DEMAND, Capacity.SPOT):
         kind = NodeKind(offer.instance_type, region_of(offer.zone), offer.zone, capacity, model, gpus)
-        found = book.quote(kind, int(now_s))
-        if not isinstance(found, Quote):
-            found = book.quote(NodeKind(offer.instance_type, "", "", capacity, model, gpus), int(now_s))
-        quotes[capacity] = found.micros_per_hour if isinstance(found, Quote) else None
+        found = quote(kind)
+        quotes[capacity] = quote(replace(kind, region="", zone="")) if found is None else found
     on_demand, spot = quotes[Capacity.ON_DEMAND], quotes[Capacity.SPOT]
     if offer.capacity_type == CapacityType.RESERVED:
         return 0, on_demand or 0, True

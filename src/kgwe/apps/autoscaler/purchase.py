@@ -51,9 +51,7 @@ class PurchaseRound:
         self._policy = policy
         self._census = census
         self._usable = [
-            each
-            for each in offers.offers
-            if memory.find_block(each.offer, now_s, policy.metadata.generation) is None
+            each for each in offers.offers if memory.find_block(each.offer, now_s, policy.metadata.generation) is None
         ]
         self._all = offers
         self._by_name = {str(each.offer): each for each in self._usable}

@@ -64,6 +64,7 @@ def plan_scale_down(
     policy: AutoscalingPolicy,
     view: View,
     demand: Demand,
+    *,
     census: Census,
     pods: NodePods,
     idle_s: Mapping[str, float],
@@ -76,8 +77,9 @@ def plan_scale_down(
         each.node.metadata.name: NodeUse(
             pool=each.offer.pool,
             # A node on which something will start is as good as used.
-            idle_min=0.0 if each.node.metadata.name in demand.expected else idle_s.get(each.node.metadata.name, 0.0)
-            / _S_PER_MIN,
+            idle_min=0.0
+            if each.node.metadata.name in demand.expected
+            else idle_s.get(each.node.metadata.name, 0.0) / _S_PER_MIN,
             gpu_use=uses.get(each.node.metadata.name),
         )
         for each in census.list_in(Stage.GPU_READY, Stage.IN_USE)
@@ -197,4 +199,3 @@ class Remover:
                 await self._client.delete(resources.NODE, node.metadata.name, uid=node.metadata.uid)
             except (errors.NotFound, errors.Conflict):
                 continue
-

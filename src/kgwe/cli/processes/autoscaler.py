@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path  # noqa: TC003 - read by cyclopts when it runs
+from pathlib import Path
 
 from cyclopts import App
 

@@ -35,8 +35,8 @@ async def install(client: KubeClient) -> None:
         "deploy/mig.yaml",
         "deploy/optimizer.yaml",
         "deploy/cost-engine.yaml",
+        "deploy/autoscaler.yaml",
         "deploy/roles.yaml",
-        "deploy/warnings.yaml",
         "deploy/priority.yaml",
     ):
         await manifests.apply_manifest(client, manifests.load_manifests(assets.find_asset(rights)))

@@ -155,9 +155,7 @@ class SimulatedCloud:
         count = 0 if order.atomic and room < order.count else room
         message = f"{kind}: {count} of {order.count} {order.instance_type} in {order.zone}" if kind else ""
         now = self._clock()
-        machines = tuple(
-            kwok.Machine(f"{order.request_id}-{number}", "launching", now) for number in range(count)
-        )
+        machines = tuple(kwok.Machine(f"{order.request_id}-{number}", "launching", now) for number in range(count))
         doomed = machines[: self.rules.never_join]
         self.rules.never_join -= len(doomed)
         self._never_join |= {each.name for each in doomed}

@@ -89,7 +89,9 @@ class NodePool(ApiStruct, frozen=True):
     ] = ()
     nodesPerLeaf: Annotated[
         int,
-        about("Nodes that one leaf or placement group holds; 0: no two nodes are promised to be near.", ge=0, le=10_000),
+        about(
+            "Nodes that one leaf or placement group holds; 0: no two nodes are promised to be near.", ge=0, le=10_000
+        ),
     ] = 0
     pricePerHour: Annotated[
         str, about("Price of one node in US dollars per hour; the price list counts when left out.", max_length=32)
@@ -127,9 +129,7 @@ class ScaleDown(ApiStruct, frozen=True):
     autoConsolidate: Annotated[
         bool, about("Whether nodes that do little are emptied, if the engine has a place for every pod.")
     ] = False
-    minRunSeconds: Annotated[
-        int, about("A pod that runs for a shorter time is not moved.", ge=0, le=604_800)
-    ] = 600
+    minRunSeconds: Annotated[int, about("A pod that runs for a shorter time is not moved.", ge=0, le=604_800)] = 600
 
 
 class AutoscalingPolicySpec(ApiStruct, frozen=True):

@@ -1,0 +1,112 @@
+"""The autoscaler on a real control plane, with the simulated cloud: end to end, and killed at bad moments."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.clusters.autoscaler import H100, ScalingCluster
+from tests.support.clusters.bed import kgwe
+
+from kgwe.kube.api import resources
+from kgwe.kube.api.timestamp import epoch_seconds
+from kgwe.local.fleet.cloud import CloudRules
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.support.clusters.bed import Bed
+
+pytestmark = pytest.mark.cluster
+
+LEAF = "fabric.topograph.run/tier-0"
+L40S = {
+    **H100, "name": "l40s", "gpuType": "L40S", "instanceTypes": ["g6e.48xlarge"], "cpu": "180", "memory": "1400Gi",
+}  # fmt: skip
+SHARED = {**L40S, "name": "l40s-shared", "sharesPerGPU": 2}
+MIG = {
+    **H100, "name": "a100-mig", "gpuType": "A100-SXM4-80GB", "instanceTypes": ["p4de.24xlarge"], "cpu": "90",
+    "memory": "1000Gi", "migLayout": ["3g.40gb@0", "2g.20gb@4", "1g.10gb@6"],
+}  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def scaling(bed: Bed, folder: Path, **rules: Any) -> AsyncIterator[ScalingCluster]:
+    async with ScalingCluster(bed, folder, CloudRules(launch_delay_s=0.5, **rules)).running() as found:
+        yield found
+
+
+async def test_pods_shares_and_slices_get_nodes_once_although_gpus_come_late(bed: Bed, tmp_path: Path) -> None:
+    async with scaling(bed, tmp_path, gpu_delay_s=3.0) as scale:
+        await scale.add_policy(L40S, SHARED, MIG)
+        await scale.add_pod("a", 3)
+        await scale.add_pod("b", 4)
+        for number in range(9):
+            await scale.add_pod(f"mig{number}", resource="nvidia.com/mig-3g.40gb")
+        for number in range(3):
+            await scale.add_pod(
+                f"share{number}", resource="nvidia.com/gpu.shared", annotations={"kgwe.nvidia.io/gpu-share": "0.5"}
+            )
+        wanted = {"a", "b", *(f"mig{n}" for n in range(9)), *(f"share{n}" for n in range(3))}
+        await scale.until(lambda: scale.list_running() >= wanted)
+        assert scale.count_bought() == 4, "one for 7 GPUs, two for 9 slices, one for shares"
+        await scale.until(lambda: {each.stage for each in scale.status.stages} == {"InUse"})
+        assert scale.count_bought() == 4
+        assert scale.status.launches == ()
+        events = await scale.client.list(resources.EVENT, "default")
+        assert any(b"ScaleUp" in bytes(each) for each in events)
+
+
+async def test_a_gang_of_16_nodes_is_bought_whole_in_one_leaf_or_not_at_all(bed: Bed, tmp_path: Path) -> None:
+    await bed.controller()
+    async with scaling(bed, tmp_path) as scale:
+        await scale.add_policy({**H100, "maxSize": 15})
+        body = kgwe("big", 128, gpusPerPod=8)
+        body["spec"]["gpuRequirements"]["topology"] = {"requiredLevel": "leaf"}
+        workload = await bed.submit(body)
+        await scale.until(lambda: scale.status.unmet)
+        assert scale.status.unmet[0].reason == "PoolLimitReached"
+        assert scale.count_bought() == 0
+
+        scale.rules.stock = {"p5.48xlarge/us-east-1a/*": 12}
+        zones = {"availabilityZones": ["us-east-1a", "us-east-1b"]}
+        await scale.edit_policy(nodePools=[{**H100, "maxSize": 16, **zones}])
+        await bed.until_phase(workload, "Running")
+        assert {each.kind for each in scale.status.blocked} == {"no-capacity"}, "zone a has only 12"
+        assert (scale.count_bought(), len(bed.nodes.store)) == (16, 16)
+        assert len({node.metadata.labels[LEAF] for node in bed.nodes.store.values()}) == 1
+
+
+async def test_a_quota_leads_to_another_pool(bed: Bed, tmp_path: Path) -> None:
+    async with scaling(bed, tmp_path, quota={"g6e.48xlarge/*": 0}) as scale:
+        await scale.add_policy(L40S, H100)
+        await scale.add_pod("a", 8)
+        await scale.until(lambda: "a" in scale.list_running())
+        assert [each.kind for each in scale.status.blocked] == ["quota"]
+        assert {node.metadata.labels["gpu-autoscaler.io/node-pool"] for node in bed.nodes.store.values()} == {"h100"}
+
+
+async def test_killed_in_mid_launch_and_mid_drain_it_buys_once_and_removes_the_node(bed: Bed, tmp_path: Path) -> None:
+    async with scaling(bed, tmp_path) as scale:
+        scale.rules.launch_delay_s = 2.0
+        await scale.add_policy(H100, scaleDown={"idleSeconds": 1, "gracePeriodSeconds": 3})
+        await scale.add_pod("a", 8)
+        await scale.until(lambda: scale.status.launches)
+        scale.kill()
+        scale.start()
+        await scale.until(lambda: "a" in scale.list_running())
+        assert scale.count_bought() == 1
+
+        await bed.client.delete(resources.POD, "a", "default", grace_s=0)
+        await scale.until(lambda: any(node.spec.unschedulable for node in bed.nodes.store.values()))
+        scale.kill()
+        assert scale.count_alive() == 1
+        scale.start()
+        await scale.until(lambda: not bed.nodes.store)
+        await scale.until(lambda: scale.count_alive() == 0)
+        assert scale.count_bought() == 1
+        status = scale.status
+        assert status.lastScaleUpTime is not None
+        assert epoch_seconds(status.lastScaleUpTime) > 0
