@@ -46,7 +46,7 @@ def test_every_field_has_a_type_that_is_known(kind: type[Any]) -> None:
 #: as records on disk call the fields; a field may be renamed in the code, never here
 WIRE_NAMES = {
     "Ask": "owner request amounts pods divisible ranks nearness strategy priority preemptible since namespace name"
-    " expected_s first_claim serves gang first partial hint following fields",
+    " expected_s first_claim serves service gang first partial hint following fields",
     "Constraints": "selector affinity tolerations avoid",
     "DomainWeights": "availability alignment utilisation history",
     "Fields": "model architecture min_memory preference min_bandwidth share profile spot_policy hardware template"
