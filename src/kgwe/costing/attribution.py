@@ -1,4 +1,9 @@
-"""To which names a pod's cost is attributed: its labels and annotations, then those of its namespace."""
+"""To which names a pod's cost is attributed.
+
+Team, project and cost center are those of the namespace where it has them: tenants cannot edit their namespace, and so
+cannot spend the budget of others. Experiment and user are those of the pod. What the first does not state, the second
+may.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +47,8 @@ def attribute_pod(
 ) -> Account:
     """Return the account of a pod. What is not stated is empty."""
 
-    def find(keys: tuple[str, ...]) -> str:
-        for source in (labels, annotations, namespace_labels):
+    def find(keys: tuple[str, ...], *sources: Mapping[str, str]) -> str:
+        for source in sources:
             for key in keys:
                 if found := source.get(key):
                     return found[:_MOST_CHARS]
@@ -51,9 +56,9 @@ def attribute_pod(
 
     return Account(
         namespace,
-        find(rules.team),
-        find(rules.project),
-        find(rules.cost_center),
-        find(rules.experiment),
-        find(rules.user),
+        find(rules.team, namespace_labels, labels, annotations),
+        find(rules.project, namespace_labels, labels, annotations),
+        find(rules.cost_center, namespace_labels, labels, annotations),
+        find(rules.experiment, labels, annotations, namespace_labels),
+        find(rules.user, labels, annotations, namespace_labels),
     )

@@ -34,6 +34,10 @@ class Reason(enum.StrEnum):
     NO_PRIORITY_CLASS = "PriorityClassNotFound"
     NO_RESOURCE_CLAIM = "ResourceClaimNotFound"
     INTERNAL_ERROR = "InternalError"
+    BUDGET_EXCEEDED = "BudgetExceeded"
+    """A GPUBudget has no money left for it."""
+    COST_LIMIT = "CostLimitExceeded"
+    """It costs more than its own annotation allows."""
     RECOVERING = "Recovering"
     PREEMPTED = "Preempted"
 

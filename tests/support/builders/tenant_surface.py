@@ -154,7 +154,9 @@ PREFIXES: Final = (
 NOT_PLACEMENT: Final = (
     "app.kubernetes.io/component",
     "app.kubernetes.io/name",
+    "gpu-autoscaler.io/cost-limit",
     "kgwe.nvidia.io/GPUUnderused",
+    "kgwe.nvidia.io/cost-limit",
     "kgwe.nvidia.io/notify",
     "kgwe.nvidia.io/spot-ok",
     "kgwe.nvidia.io/user",
@@ -164,6 +166,7 @@ NOT_PLACEMENT: Final = (
 NOT_TENANTS: Final = (
     "accelerator.topograph.run/",
     "apiextensions.k8s.io/v1",
+    "batch.kubernetes.io/job-tracking",
     "beta.kubernetes.io/",
     "cloud.google.com/",
     "eks.amazonaws.com/",
@@ -173,12 +176,15 @@ NOT_TENANTS: Final = (
     "gpu-autoscaler.io/gpu-type",
     "gpu-autoscaler.io/instance-type",
     "gpu-autoscaler.io/node-pool",
+    "gpu.warp.dev/finalizer",
     "karpenter.sh/",
     "kgwe.nvidia.io/defrag",  # a taint
     "kgwe.nvidia.io/autoscaling-policy",
     "kgwe.nvidia.io/block",
     "kgwe.nvidia.io/checkpoints",  # on GPUNodes: reports of agents
     "kgwe.nvidia.io/core",
+    "kgwe.nvidia.io/defrag",  # a taint
+    "kgwe.nvidia.io/finalizer",
     "kgwe.nvidia.io/fleet",
     "kgwe.nvidia.io/gpu-ready-at",
     "kgwe.nvidia.io/gpu-reset",
@@ -204,7 +210,4 @@ NOT_TENANTS: Final = (
     "topology.k8s.aws/",
     "topology.kubernetes.io/",
     # finalizers: written by KGWE and by the Job controller, and read to be removed
-    "batch.kubernetes.io/job-tracking",
-    "gpu.warp.dev/finalizer",
-    "kgwe.nvidia.io/finalizer",
 )

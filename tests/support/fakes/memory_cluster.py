@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import gc
+import time
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.support.fakes.memory_api import Change, MemoryApi, Refused
@@ -44,14 +45,14 @@ class MemoryCluster:
         await self.client.close()
 
     @contextlib.asynccontextmanager
-    async def scheduler(self, **settings: Any) -> AsyncIterator[Scheduler]:
-        """A scheduler in this process, acting when the block begins."""
+    async def scheduler(self, clock: Callable[[], float] = time.time, **settings: Any) -> AsyncIterator[Scheduler]:
+        """A scheduler in this process, acting when the block begins; `clock`: of its budgets."""
         usual: dict[str, Any] = {
             "metrics_bind_address": "127.0.0.1:0",
             "status_settle_seconds": 0.05,
             "extender_bind_address": "",
         }
-        made = Scheduler(Settings(**usual | settings), self.client)
+        made = Scheduler(Settings(**usual | settings), self.client, clock=clock)
         stop = asyncio.Event()
         running = asyncio.create_task(made.run(stop))
         try:
@@ -68,10 +69,10 @@ class MemoryCluster:
 
     # --- doing ------------------------------------------------------------------------------------------
 
-    async def node(self, name: str, gpus: int = 8) -> None:
+    async def node(self, name: str, gpus: int = 8, labels: dict[str, str] | None = None) -> None:
         offers = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
         status = {"capacity": offers, "allocatable": offers, "conditions": [{"type": "Ready", "status": "True"}]}
-        meta = {"name": name, "labels": {"kubernetes.io/hostname": name}}
+        meta = {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}}
         await self.client.create(resources.NODE, {"metadata": meta, "status": status})
 
     async def submit(self, body: dict[str, Any], namespace: str = "default") -> Any:

@@ -257,16 +257,22 @@ gcp-host,a2-highgpu-2g,,,12,85,us,us-a,0.5,0.25
         assert len([each for each in book.prices if each.capacity == Capacity.ON_DEMAND]) == 1
 
 
-def test_labels_of_the_pod_come_before_those_of_its_namespace():
-    rules = AttributionRules()
+def test_a_pod_says_what_its_namespace_does_not():
     account = attribute_pod(
-        rules,
+        AttributionRules(),
         "ml",
         {"gpu-project": "llm", "experiment-id": "e1"},
         {"gpu-autoscaler.io/cost-center": "cc-1"},
-        {"team": "vision", "gpu-project": "other"},
+        {"team": "vision", "experiment-id": "other"},
     )
     assert account == Account("ml", "vision", "llm", "cc-1", "e1", "")
+
+
+def test_a_tenant_cannot_charge_another_team_than_that_of_the_namespace():
+    forged = {"team": "victim", "gpu-project": "victim", "cost-center": "victim"}
+    namespace = {"team": "vision", "gpu-project": "llm", "gpu-cost-center": "cc-1"}
+    account = attribute_pod(AttributionRules(), "ml", forged, {"kgwe.nvidia.io/team": "victim"}, namespace)
+    assert account == Account("ml", "vision", "llm", "cc-1", "", "")
 
 
 def test_the_largest_price_keeps_a_day_within_64_bits():

@@ -12,11 +12,10 @@ from kgwe.costing.metering.device_choice import guess_layouts
 from kgwe.costing.metering.division import GpuCut
 from kgwe.costing.metering.meter import NodeState
 from kgwe.costing.metering.mig_weights import SlicePlace
-from kgwe.costing.prices.book import Capacity, NodeKind
 from kgwe.costing.split import HostShape
 from kgwe.kube.api import resources
 from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - read by msgspec when it decodes
-from kgwe.kube.translate.node_builder import is_spot
+from kgwe.kube.translate.node_prices import read_node_kind
 from kgwe.model.gpu import catalog, mig
 from kgwe.model.units import amounts
 
@@ -26,15 +25,6 @@ if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpunode import GPUNode
     from kgwe.model.gpu.catalog import GpuModel
 
-_INSTANCE_TYPES: Final = ("node.kubernetes.io/instance-type", "gpu-autoscaler.io/instance-type")
-_REGION: Final = "topology.kubernetes.io/region"
-# AWS numbers zones per account in the first label; prices name the second.
-_ZONES: Final = ("topology.k8s.aws/zone-id", "topology.kubernetes.io/zone")
-_CAPACITIES: Final = (
-    "karpenter.sh/capacity-type",
-    "node.kubernetes.io/capacity-type",
-    "gpu-autoscaler.io/capacity-type",
-)
 _PRODUCT: Final = "nvidia.com/gpu.product"
 _COUNT: Final = "nvidia.com/gpu.count"
 _REPLICAS: Final = "nvidia.com/gpu.replicas"
@@ -73,14 +63,7 @@ def read_state(node: CostNode, gpu_node: GPUNode | None) -> NodeState | None:
     if not cards:
         return None
     allocatable = _parse(node.status.allocatable) or capacity
-    kind = NodeKind(
-        instance_type=next((labels[key] for key in _INSTANCE_TYPES if labels.get(key)), ""),
-        region=labels.get(_REGION, ""),
-        zone=next((labels[key] for key in _ZONES if labels.get(key)), ""),
-        capacity=_read_capacity(labels),
-        gpu_model=cards[0].model,
-        gpus=len(cards),
-    )
+    kind = read_node_kind(labels, cards[0].model, len(cards))
     host = HostShape(allocatable.get(amounts.CPU, 0), allocatable.get(amounts.MEMORY, 0))
     return NodeState(node.metadata.name, kind, cards, host)
 
@@ -138,13 +121,6 @@ def find_model(product: str) -> GpuModel | None:
 
 def _share(gpu: GpuCut, shares: int) -> GpuCut:
     return gpu if gpu.slices else GpuCut(gpu.uuid, gpu.model, gpu.geometry, gpu.slices, shares)
-
-
-def _read_capacity(labels: Mapping[str, str]) -> Capacity:
-    stated = {labels.get(key, "").lower() for key in _CAPACITIES}
-    if is_spot(labels):
-        return Capacity.SPOT
-    return Capacity.RESERVED if "reserved" in stated else Capacity.ON_DEMAND
 
 
 def _parse(quantities: Mapping[str, str]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,6 +10,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Mapping, Sequence
 
+    from kgwe.apps.scheduler.budgets.objects import BudgetObjects
+    from kgwe.apps.scheduler.budgets.rates import RateSource
     from kgwe.apps.scheduler.metrics import Metrics
     from kgwe.apps.scheduler.planning_errors import PlanningErrors
     from kgwe.apps.scheduler.recording.recorder import Recorder
@@ -44,6 +47,15 @@ class HintSource(Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetSource:
+    """What budgets are enforced with."""
+
+    objects: BudgetObjects
+    rates: RateSource
+    clock: Callable[[], float] = time.time
+
+
 @dataclass(frozen=True)
 class Deps:
     """What the leader's controllers share."""
@@ -66,5 +78,7 @@ class Deps:
     predictions: PredictionSource | None = None
     #: forecasts of how nodes suit workloads; None: there is no optimizer
     hints: HintSource | None = None
+    #: GPUBudgets and prices; None: budgets are not enforced
+    budgets: BudgetSource | None = None
     #: the bytes of a pod as the API server sent them, where they were kept
     bytes_of: Callable[[core.Pod], bytes] = lambda _: b""

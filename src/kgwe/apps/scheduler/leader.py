@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from kgwe import errors
+from kgwe.apps.scheduler.budgets.gate import BudgetGate
+from kgwe.apps.scheduler.budgets.keeper import BudgetKeeper
+from kgwe.apps.scheduler.budgets.offers import OfferFinder
+from kgwe.apps.scheduler.budgets.overspend import OverspendController
 from kgwe.apps.scheduler.disruption.evictor import Evictor
 from kgwe.apps.scheduler.disruption.interruptions import InterruptionController
 from kgwe.apps.scheduler.disruption.preemption import PreemptionController
@@ -64,6 +68,20 @@ _GATHER_MOST_S = 2.0
 _PATIENCE = 5
 
 
+def _make_gate(deps: Deps) -> BudgetGate | None:
+    if deps.budgets is None:
+        return None
+    rates = deps.budgets.rates
+    return BudgetGate(
+        deps.state,
+        deps.budgets.objects,
+        rates,
+        unknown_s=deps.settings.budget_unknown_seconds,
+        offer=OfferFinder(deps.state, rates).find,
+        clock=deps.budgets.clock,
+    )
+
+
 class Leader:
     """The controllers of one term of leadership."""
 
@@ -81,6 +99,7 @@ class Leader:
         )
         self._gathering: set[Key] = set()  # large workloads that are about to be reconciled
         self._hints = PlacementHints(deps.hints, self._describe) if deps.hints is not None else None
+        self._gate = _make_gate(deps)
         self._planner = Planner(
             deps.state,
             deps.choosers,
@@ -96,6 +115,7 @@ class Leader:
                 limit_s=deps.settings.gang_gather_limit_seconds,
             ),
             find_hint=self._hints.find if self._hints is not None else lambda _owner: {},
+            budgets=self._gate,
         )
         self.handlers = ExtenderHandlers(
             deps.state,
@@ -136,13 +156,22 @@ class Leader:
             self._rejected_pods,
             requeue=self._queue.add_after,
             on_completed=history.record_completed,
+            describe_cost=self._gate.describe_cost if self._gate is not None else lambda _uid: None,
         )
         self._periodic = PeriodicTasks(deps, history, self._reconciler.renew_attempts)
         self._refreshers = tuple(self._make_refreshers(deps))
+        self._keeper = self._make_keeper(deps)
         self._forecasting: list[asyncio.Task[None]] = []
         self._ending = False
         self._is_room_due = False
         self._unsubscribe: Callable[[], None] = ignore
+
+    def _make_keeper(self, deps: Deps) -> BudgetKeeper | None:
+        if deps.budgets is None or self._gate is None:
+            return None
+        objects, gate = deps.budgets.objects, self._gate
+        overspend = OverspendController(deps.client, deps.events, deps.state, objects, gate)
+        return BudgetKeeper(deps.client, objects, gate, overspend, review=self._planner.review_budgets)
 
     def _make_refreshers(self, deps: Deps) -> Iterator[Refresher]:
         """What asks the optimizer, where one is configured."""
@@ -235,6 +264,9 @@ class Leader:
             )
         )
         self._count_running()
+        if self._gate is not None:
+            self._gate.refresh_rules()
+            self._gate.restore()
         self._gangs.start_leading(
             LeaderActions(
                 request_plan=self._planner.request_place,
@@ -262,7 +294,8 @@ class Leader:
                 self._pinner.pin(owner, pod)
         self._metrics.queue.set_function(lambda: len(self._queue))
         self._workers.start()
-        self._forecasting = [asyncio.create_task(each.run()) for each in self._refreshers]
+        tasks = (*self._refreshers, *((self._keeper,) if self._keeper is not None else ()))
+        self._forecasting = [asyncio.create_task(each.run()) for each in tasks]
         log.info("term_started", workloads=len(self._state.workloads), runs=len(self._state.runs))
         return self
 

@@ -21,7 +21,9 @@ import structlog
 from kgwe.apps import background, gc_pauses, leading
 from kgwe.apps.leading import LeaderLoop
 from kgwe.apps.scheduler import preflight
-from kgwe.apps.scheduler.deps import Deps
+from kgwe.apps.scheduler.budgets.objects import BudgetObjects
+from kgwe.apps.scheduler.budgets.rates import BookRates
+from kgwe.apps.scheduler.deps import BudgetSource, Deps
 from kgwe.apps.scheduler.extender.http import ExtenderApp
 from kgwe.apps.scheduler.fleet_metrics import FleetGauges
 from kgwe.apps.scheduler.leader import Leader
@@ -35,12 +37,14 @@ from kgwe.cluster.gangs.gang_kinds import GangKinds
 from kgwe.cluster.state.cluster_state import ClusterState, selector_of
 from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.cluster.workload.signatures import Signer
+from kgwe.costing.split import parse_method
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.events import EventRecorder
 from kgwe.kube.client.informer import Change, Informer
 from kgwe.kube.translate import extender_wire
+from kgwe.store.ledger.price_files import load_book
 from kgwe.telemetry import http, logs, probes, stalls, tracing
 from kgwe.telemetry.tls import ReloadingContext
 
@@ -79,8 +83,17 @@ def load_choosers() -> dict[str, Chooser]:
 class Scheduler:
     """One replica."""
 
-    def __init__(self, settings: Settings, client: KubeClient, *, identity: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        client: KubeClient,
+        *,
+        identity: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock`: the time by which periods of budgets begin and end."""
         self.settings = settings
+        self._clock = clock
         self.metrics = Metrics()
         self.signer = Signer(on_forged=lambda kind: self.metrics.forged.labels(kind).inc())
         self.faults = PlanningErrors(self.metrics)
@@ -118,6 +131,7 @@ class Scheduler:
             on_error=self._count_listener_error,
         )
         self.informers = self._build_informers()
+        self.budgets = self._build_budgets()
         self.keys = SigningKeys(client, self.signer, settings.lease_namespace, on_change=self._read_again)
         self.kinds = GangKinds(
             client, self.state.group_objects, self.gangs, self.informers, look_again_s=settings.group_kinds_seconds
@@ -142,6 +156,16 @@ class Scheduler:
                 informers[kind] = informer
                 informer.on_change(listeners[kind])
         return list(informers.values())
+
+    def _build_budgets(self) -> BudgetSource | None:
+        """Prices, and watches of GPUBudgets; None: budgets are not enforced."""
+        settings = self.settings
+        if not settings.enable_budgets:
+            return None
+        book = load_book(tuple(map(Path, settings.price_files)), with_defaults=settings.builtin_prices)
+        objects = BudgetObjects(self.client, settings.attribution, book.currency)
+        self.informers += objects.informers
+        return BudgetSource(objects, BookRates(book, parse_method(settings.split_method)), self._clock)
 
     def _count_listener_error(self, _key: str, _error: Exception) -> None:
         """Count an error of a listener; the informer has logged it."""
@@ -344,6 +368,7 @@ class Scheduler:
             recorder=self.recorder,
             predictions=optimizer or self._predict_locally(),
             hints=optimizer,
+            budgets=self.budgets,
             bytes_of=self.pods.bytes_of,
         )
 

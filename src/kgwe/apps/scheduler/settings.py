@@ -10,12 +10,15 @@ import msgspec
 from kgwe import errors
 from kgwe.apps import configuration
 from kgwe.cluster import names
+from kgwe.costing.attribution import AttributionRules
+from kgwe.costing.split import parse_method
 from kgwe.telemetry import http, tls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ENV_PREFIX = "KGWE_SCHEDULER_"
+_RULES = AttributionRules()
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -94,6 +97,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # Seconds between two refreshes of predicted run times, and seconds to wait for one answer. Planning never waits.
     optimizer_refresh_seconds: float = 30.0
     optimizer_timeout_seconds: float = 5.0
+    # Whether GPUBudgets are enforced. Prices and labels must be those of the cost engine; see docs/budgets.md.
+    enable_budgets: bool = True
+    price_files: tuple[str, ...] = ()
+    builtin_prices: bool = True
+    split_method: str = "market"
+    team_labels: tuple[str, ...] = _RULES.team
+    project_labels: tuple[str, ...] = _RULES.project
+    cost_center_labels: tuple[str, ...] = _RULES.cost_center
+    experiment_labels: tuple[str, ...] = _RULES.experiment
+    user_labels: tuple[str, ...] = _RULES.user
+    # The run time of workloads of which nothing is declared or predicted, in seconds, for what they encumber.
+    budget_unknown_seconds: int = 86_400
     # Seed of the `random` strategy; unset means a new one at each start.
     random_seed: int | None = None
     # OTLP/HTTP collector of decision spans, such as http://collector:4318; empty: none. And the share that is sent.
@@ -105,6 +120,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     log_level: str = "info"
     # Log what keeps the event loop from its other work for longer than so many milliseconds; 0: do not look.
     log_stalls_ms: float = 0.0
+
+    @property
+    def attribution(self) -> AttributionRules:
+        return AttributionRules(
+            self.team_labels, self.project_labels, self.cost_center_labels, self.experiment_labels, self.user_labels
+        )
 
     @property
     def extender_tls(self) -> tls.Files | None:
@@ -121,6 +142,12 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     loaded = configuration.load(Settings, ENV_PREFIX, path, overrides)
     if loaded.extender_bind_address:
         _check_extender(loaded)
+    try:
+        parse_method(loaded.split_method)
+    except errors.Permanent as exc:
+        raise errors.Permanent(f"settings: splitMethod: {exc}") from exc
+    if loaded.budget_unknown_seconds <= 0:
+        raise errors.Permanent("settings: budgetUnknownSeconds must be above 0")
     return loaded
 
 

@@ -57,6 +57,11 @@ def explain_waiting(view: View, owner: str, base: Explanation) -> Explanation:
     base = replace_fields(
         base, asked=describe_ask(view, ask), turn=turn(view, owner), cuts=cuts.lines(view.state.reader, ask)
     )
+    if (money := _find_money(base.said)) is not None:
+        found_waiting = Waiting(money.reason, money.message, hopeless=money.reason == Reason.COST_LIMIT)
+        return _without_turn(
+            replace_fields(base, summary=f"waiting. {as_sentence(money.message)}", waiting=found_waiting)
+        )
     found = view.check_allowed(ask) or pure.explain(view.fleet, ask, evictable=view.list_evictable())
     if isinstance(found, Refusal):
         base = replace_fields(base, summary=f"waiting. {as_sentence(found.message)}", waiting=describe_refusal(found))
@@ -69,6 +74,12 @@ def explain_waiting(view: View, owner: str, base: Explanation) -> Explanation:
     base = replace_fields(base, summary=f"waiting. {as_sentence(found.binding)}", waiting=waiting)
     base = _lead_with_missing_labels(view, ask, found.refusal.code, base)
     return _without_turn(base) if waiting.hopeless else base
+
+
+def _find_money(said: Iterable[Word]) -> Word | None:
+    """The last status, if the workload waits for money and not for capacity."""
+    reasons = {Reason.BUDGET_EXCEEDED, Reason.COST_LIMIT}
+    return next((word for word in said if word.status == "False" and word.reason in reasons), None)
 
 
 def _lead_with_missing_labels(view: View, ask: Ask, code: Reason, base: Explanation) -> Explanation:

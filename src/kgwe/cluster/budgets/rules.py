@@ -16,7 +16,7 @@ from kgwe import errors
 from kgwe.cluster.names import SCHEDULER_LEASE_NAMESPACE
 from kgwe.costing import money
 from kgwe.costing.budgets.admission import Budget, Measure, Policy, Spend
-from kgwe.costing.budgets.periods import PeriodLength, find_period
+from kgwe.costing.budgets.periods import PeriodLength
 from kgwe.costing.budgets.scopes import BudgetScope
 from kgwe.kube.api import timestamp
 from kgwe.kube.api.kgwe import gpubudget
@@ -53,16 +53,14 @@ class BudgetRule:
     suspends: bool = False
     grace_s: int = 0
 
-    def read_spend(self, status: gpubudget.GPUBudgetStatus, now_s: int) -> Spend:
-        """Return what the cost engine has published; of a period without a word: nothing since its begin."""
-        period = find_period(self.budget.length, self.budget.zone, now_s)
-        nothing = Spend(0, period.start_s)
-        try:
-            micros = money.parse_dollars(status.currentSpend or "0")
-            until_s = int(timestamp.parse(status.spendUntil).timestamp()) if status.spendUntil else 0
-        except (ValueError, OverflowError, errors.KgweError):
-            return nothing
-        return Spend(micros * money.TICKS, until_s) if until_s > period.start_s else nothing
+
+def read_spend(status: gpubudget.GPUBudgetStatus) -> Spend:
+    """Return what the cost engine has published; nothing if it has published nothing, or what cannot be read."""
+    try:
+        micros = money.parse_dollars(status.currentSpend or "0")
+        return Spend(micros * money.TICKS, int(timestamp.epoch_seconds(status.spendUntil or "")))
+    except (ValueError, OverflowError, errors.KgweError):
+        return Spend(0, 0)
 
 
 def read_rule(obj: GPUBudget, attribution: AttributionRules, currency: str = "USD") -> BudgetRule | BudgetProblem:

@@ -69,11 +69,11 @@ class Suspender:
 
         return await retry_conflict(attempt)
 
-    async def suspend(self, owner: Owner, reason: str, now_s: float) -> Outcome:
-        """Suspend an owner as it was read; Conflict if it has changed since."""
+    async def suspend(self, owner: Owner, reason: str, now_s: float, *, heeds_keep: bool = True) -> Outcome:
+        """Suspend an owner as it was read; Conflict if it has changed since. `heeds_keep`: not one that is kept."""
         if is_suspended(owner):
             return _outcome(owner, Result.ALREADY_SUSPENDED, "", f"{owner.title} is suspended already")
-        if (refusal := await self._find_objection(owner, now_s)) is not None:
+        if (refusal := await self._find_objection(owner, now_s, heeds_keep=heeds_keep)) is not None:
             return refusal
         replicas = _replicas(owner) if owner.kind.method is Method.REPLICAS else None
         notes = marks.write_record(self._by, timestamp.format_time(now_s), reason, replicas)
@@ -81,9 +81,9 @@ class Suspender:
         await self._patch(owner, notes | notice | _stop_note(owner, now_s), _stop_spec(owner))
         return _outcome(owner, Result.SUSPENDED, "", f"suspended {owner.title}", replicas)
 
-    async def _find_objection(self, owner: Owner, now_s: float) -> Outcome | None:
+    async def _find_objection(self, owner: Owner, now_s: float, *, heeds_keep: bool) -> Outcome | None:
         """Why the owner must not be suspended now."""
-        until = marks.kept_until_s(owner.meta.annotations, now_s)
+        until = marks.kept_until_s(owner.meta.annotations, now_s) if heeds_keep else None
         if until is not None:
             return _refuse(owner, "Kept", f"{owner.title} is kept until {timestamp.format_time(until)}")
         if _has_ended(owner):

@@ -28,7 +28,7 @@ from kgwe.visible_text import escape_line, escape_text
 
 if TYPE_CHECKING:
     from kgwe.cluster.workload.effective_request import SmallerRequest
-    from kgwe.kube.api.kgwe.gpuworkload_status import EffectiveRequirements, Optimization
+    from kgwe.kube.api.kgwe.gpuworkload_status import EffectiveRequirements, Optimization, WorkloadCost
     from kgwe.kube.api.kgwe.warp import WarpGPUWorkloadSpec
     from kgwe.kube.api.meta import Condition, ObjectMeta
     from kgwe.kube.api.resources import Resource
@@ -80,6 +80,8 @@ class Status:
     optimization: Optimization | None = None
     #: of a failed workload: the hash of the spec that failed
     spec_hash: str = ""
+    #: what it encumbers of its budgets
+    cost: WorkloadCost | None = None
     #: the request it has and the one of its spec, if a decision is about it. Written and never read for decisions
     effective: EffectiveRequirements | None = None
     #: of inference
@@ -417,6 +419,7 @@ def _read_status(status: Any, node: str) -> Status:
         nodes=getattr(status, "nodeSummary", ""),
         optimization=getattr(status, "optimization", None),
         spec_hash=status.specHash,
+        cost=status.cost,
         effective=status.effectiveRequirements,
         replicas=_read_replicas(status),
     )
@@ -486,6 +489,7 @@ def _status_body(kind: Kind, status: Status) -> dict[str, Any]:
         "completionTime": status.completion_time,
         "observedGeneration": status.observed_generation,
         "specHash": status.spec_hash or None,
+        "cost": msgspec.to_builtins(status.cost),
         "effectiveRequirements": None if status.effective is None else msgspec.to_builtins(status.effective),
         "conditions": msgspec.to_builtins(status.conditions),
     }

@@ -122,20 +122,27 @@ class Decision:
         if self.outcome is Outcome.IMPOSSIBLE:
             return f"Budget {budget.name} is too small: {costs}; the limit is {limit} per period."
         left = format_amount(self.left, measure)
-        begins = f" The next period begins at {_format_time(self.retry_at_s, budget.zone)}." if self.retry_at_s else ""
-        return f"Budget {budget.name} has {left} left of {limit} ({used}); {costs}.{begins}"
+        return f"Budget {budget.name} has {left} left of {limit} ({used}); {costs}.{self.describe_next()}"
+
+    def describe_next(self) -> str:
+        """Return when the next period begins, as a sentence after others; empty where waiting does not help."""
+        at_s = self.retry_at_s
+        return "" if at_s is None else f" The next period begins at {_format_time(at_s, self.budget.zone)}."
 
 
-def decide(budget: Budget, spend: Spend, book: EncumbranceBook, demand: Demand, now_s: int) -> Decision:
-    """Return whether the budget admits the workload now."""
+def decide(
+    budget: Budget, spend: Spend, book: EncumbranceBook, demand: Demand, now_s: int, *, start_s: int | None = None
+) -> Decision:
+    """Return whether the budget admits the workload: now, or, as far as it is known now, at a later start."""
+    start_s = now_s if start_s is None else start_s
     if budget.policy is Policy.ALERT:
         return Decision(Outcome.ADMITTED, budget)
     is_strict = budget.policy is Policy.BLOCK
-    wanted = Encumbrance(demand.owner, demand.rate, now_s, demand.longest_s if is_strict else demand.expected_s)
+    wanted = Encumbrance(demand.owner, demand.rate, start_s, demand.longest_s if is_strict else demand.expected_s)
     ends_s = wanted.start_s + wanted.duration_s
     found = [
         _decide_period(budget, spend, book, wanted, period, now_s=now_s)
-        for period in list_periods(budget.length, budget.zone, now_s, ends_s)
+        for period in list_periods(budget.length, budget.zone, start_s, ends_s)
     ]
     return max(found, key=lambda each: (each.outcome, each.spent + each.encumbered + each.cost))
 
@@ -146,7 +153,7 @@ def _decide_period(
     # Spend of an earlier period says nothing about this one; then everything since its start is encumbered.
     spent = spend.ticks if period.start_s <= spend.until_s < period.end_s else 0
     encumbered = book.total_in(period, spend.until_s, now_s)
-    cost = wanted.cost_in(period, now_s, now_s)
+    cost = wanted.cost_in(period, wanted.start_s, wanted.start_s)
     used, limit = spent + encumbered + cost, budget.limit_ticks
     if cost > limit:
         outcome = Outcome.IMPOSSIBLE if cost == wanted.rate * wanted.duration_s else Outcome.WAITS

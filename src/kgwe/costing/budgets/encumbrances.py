@@ -63,28 +63,22 @@ class EncumbranceBook:
         return owner in self._by_owner
 
     def add(self, encumbrance: Encumbrance) -> None:
-        self._totals.clear()
-        self._by_owner[encumbrance.owner] = encumbrance
+        self._replace(encumbrance.owner, encumbrance)
 
     def remove(self, owner: str) -> None:
         """Forget a workload that never ran, or whose admission failed."""
-        self._totals.clear()
-        self._by_owner.pop(owner, None)
+        self._replace(owner, None)
 
     def end(self, owner: str, at_s: int) -> None:
         """Record that a workload has ended. Its cost counts until the published spend covers it."""
         if (known := self._by_owner.get(owner)) is not None and known.ended_s is None:
-            self._totals.clear()
-            self._by_owner[owner] = replace(known, ended_s=max(at_s, known.start_s))
+            self._replace(owner, replace(known, ended_s=max(at_s, known.start_s)))
 
     def forget_before(self, spend_until_s: int) -> None:
         """Drop the workloads that ended before the published spend was counted."""
-        self._totals.clear()
-        self._by_owner = {
-            owner: each
-            for owner, each in self._by_owner.items()
-            if each.ended_s is None or each.ended_s > spend_until_s
-        }
+        for owner, each in list(self._by_owner.items()):
+            if each.ended_s is not None and each.ended_s <= spend_until_s:
+                self._replace(owner, None)
 
     def total_in(self, period: Period, since_s: int, now_s: int) -> int:
         """Return the cost of all encumbrances in a period after `since_s`, in ticks."""
@@ -94,6 +88,16 @@ class EncumbranceBook:
                 self._totals.clear()
             self._totals[key] = sum(each.cost_in(period, since_s, now_s) for each in self._by_owner.values())
         return self._totals[key]
+
+    def _replace(self, owner: str, new: Encumbrance | None) -> None:
+        """Replace one encumbrance, and correct the sums that are known."""
+        old = self._by_owner.pop(owner, None)
+        if new is not None:
+            self._by_owner[owner] = new
+        for period, since_s, now_s in self._totals:
+            for each, sign in ((old, -1), (new, 1)):
+                if each is not None:
+                    self._totals[period, since_s, now_s] += sign * each.cost_in(period, since_s, now_s)
 
     def list_running(self) -> list[Encumbrance]:
         return [each for each in self._by_owner.values() if each.ended_s is None]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from kgwe.apps.scheduler.budgets.gate import BudgetGate
     from kgwe.apps.scheduler.metrics import Metrics
     from kgwe.apps.scheduler.planning.cycle import Result
     from kgwe.apps.scheduler.planning_errors import PlanningErrors
@@ -61,6 +62,7 @@ class Planner:
         recorder: Recorder | None = None,
         window: GatherWindow | None = None,
         find_hint: Callable[[str], Mapping[str, float]] = lambda _owner: {},
+        budgets: BudgetGate | None = None,
     ) -> None:
         """`on_decided`: called with each plan, and each refusal with a new reason; `on_refused`: after any refusal."""
         self.interruptions = Interruptions()
@@ -71,6 +73,9 @@ class Planner:
         self._on_decided = on_decided
         self._on_refused = on_refused
         self._waiting: dict[str, Ask] = {}  # owner -> what it asks for
+        self._parked: set[str] = set()  # owners that wait, and are not in the queue: settings or budgets refuse them
+        self._budgets = budgets
+        self._unthrottled: dict[str, Ask] = {}  # owner -> its ask before a budget put it last
         self._refusals: dict[str, Refusal] = {}  # owner -> why the last pass did not place it
         self._estimates: dict[str, Eta] = {}  # owner -> when it is expected to start
         self._ledger = PlanLedger(state)
@@ -136,17 +141,45 @@ class Planner:
         """Let the owner wait for a place. A second request replaces the first."""
         owner, config = ask.owner, self._state.config
         ask = policy.limit_ask(self.interruptions.prioritize(ask), config)
-        if (refused := policy.check_allowed(ask, config)) is not None:
-            self._stop_waiting(owner)
-            self._waiting[owner] = ask
-            self._refuse_owner(ask, refused)
-        elif self._waiting.get(owner) != ask:
+        refused = policy.check_allowed(ask, config)
+        if refused is None and self._budgets is not None:
+            ask, refused = self._review_budget(ask, self._budgets)
+        if refused is not None:
+            self._park(ask, refused)
+        elif owner in self._parked or self._waiting.get(owner) != ask:
+            self._parked.discard(owner)
             self._waiting[owner] = ask
             self._passes.change_queue(lambda cycle: cycle.put(ask))
             self._open_window(ask)
             self.plan_soon()
         if self._ledger.is_ready(owner):
             self.place_reserved(owner)
+
+    def _review_budget(self, ask: Ask, budgets: BudgetGate) -> tuple[Ask, Refusal | None]:
+        reviewed, refused = budgets.review(ask)
+        if reviewed is ask:
+            self._unthrottled.pop(ask.owner, None)
+        else:
+            self._unthrottled[ask.owner] = ask
+        return reviewed, refused
+
+    def _park(self, ask: Ask, refused: Refusal) -> None:
+        """Let the owner wait outside of the queue: free capacity does not help it."""
+        owner = ask.owner
+        if owner not in self._parked:
+            self._parked.add(owner)
+            self._estimates.pop(owner, None)
+            self._passes.change_queue(lambda cycle: cycle.remove(owner))
+        self._waiting[owner] = ask
+        self._refuse_owner(ask, refused)
+
+    def review_budgets(self) -> None:
+        """Budgets have changed: look again at everything that waits."""
+        for owner, ask in list(self._waiting.items()):
+            try:
+                self.request_place(self._unthrottled.get(owner, ask))
+            except Exception as exc:  # noqa: BLE001 - counted; the others are looked at
+                self._faults.record("budget", owner, exc)
 
     def _open_window(self, ask: Ask) -> None:
         """Wait for more gangs when this one needs several leaves: where it goes matters to the others then."""
@@ -192,6 +225,10 @@ class Planner:
     def _stop_waiting(self, owner: str) -> None:
         self._refusals.pop(owner, None)
         self._estimates.pop(owner, None)
+        self._parked.discard(owner)
+        self._unthrottled.pop(owner, None)
+        if self._budgets is not None:
+            self._budgets.forget(owner)
         if self._waiting.pop(owner, None) is not None:
             self._passes.change_queue(lambda cycle: cycle.remove(owner))
 
@@ -226,7 +263,7 @@ class Planner:
     # --- as PassRunner calls ----------------------------------------------------------------------------
 
     def needs_pass(self) -> bool:
-        return bool(self._waiting)
+        return len(self._waiting) > len(self._parked)
 
     def postpone_s(self) -> float:
         return self._window.remaining_s()
@@ -238,7 +275,8 @@ class Planner:
 
     def requeue_all(self) -> None:
         config = self._state.config
-        self._cycle.rebuild_queue([ask for ask in self._waiting.values() if policy.check_allowed(ask, config) is None])
+        asks = [ask for owner, ask in self._waiting.items() if owner not in self._parked]
+        self._cycle.rebuild_queue([ask for ask in asks if policy.check_allowed(ask, config) is None])
 
     def apply_result(self, result: Result, now_s: float, took_s: float) -> None:
         """Execute the decisions of a pass, owner by owner; an error concerns one owner only."""
@@ -284,6 +322,11 @@ class Planner:
             self._passes.change_queue(lambda cycle: cycle.put(ask))
             self.plan_soon()
             return
+        if self._budgets is not None and (refused := self._admit(ask, self._budgets)) is not None:
+            self._ledger.undo_plan(plan)
+            self._park(ask, refused)
+            self.plan_soon()  # others may use its place
+            return
         self._passes.change_queue(lambda cycle: cycle.record_start(plan.ask, now_s))
         self._passes.change_queue(lambda cycle: cycle.remove(owner))
         self.interruptions.clear(owner)
@@ -291,11 +334,20 @@ class Planner:
         del self._waiting[owner]
         self._refusals.pop(owner, None)
         self._estimates.pop(owner, None)
+        self._unthrottled.pop(owner, None)
         try:
             self._on_decided(owner, plan)
         except Exception:
             self._ledger.undo_plan(plan)  # nothing was written yet
             raise
+
+    def _admit(self, ask: Ask, budgets: BudgetGate) -> Refusal | None:
+        """Encumber its cost; an error of the budgets holds up nothing."""
+        try:
+            return budgets.admit(ask, self._run_times.find_predicted(ask.owner))
+        except Exception as exc:  # noqa: BLE001 - counted; it starts without an encumbrance
+            self._faults.record("budget", ask.owner, exc)
+            return None
 
     def _refuse_owner(self, ask: Ask, refusal: Refusal) -> None:
         """Remember the refusal, and deliver it if its code is new: the numbers in its message change all the time."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.workloads.rejected_pods import RejectedPods
     from kgwe.apps.scheduler.workloads.run_follower import FailureRecovery
     from kgwe.cluster.workload.workload import Key
+    from kgwe.kube.api.kgwe.gpuworkload_status import WorkloadCost
     from kgwe.placement.planning.ask import Ask
 
 log = structlog.get_logger(__name__)
@@ -76,9 +78,11 @@ class Reconciler:
         *,
         requeue: Callable[[Key, float], None],
         on_completed: Callable[[set[str]], None] = lambda _nodes: None,
+        describe_cost: Callable[[str], WorkloadCost | None] = lambda _uid: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_completed`: called with the nodes of a workload that completed."""
+        """`on_completed`: called with the nodes of a workload that completed; `describe_cost`: what it encumbers."""
+        self._describe_cost = describe_cost
         self._planner = planner
         self._state = deps.state
         self._settings = deps.settings
@@ -296,6 +300,7 @@ class Reconciler:
             return "done"  # the watch is about to show the Job
         try:
             if isinstance(plan, Plan):
+                await self._write_cost(workload)
                 is_new = await self._creator.create(workload, plan)
             else:
                 is_new = await self._creator.create_queued(workload, plan)
@@ -314,6 +319,12 @@ class Reconciler:
             if isinstance(plan, Plan):
                 self._report_start(workload, plan)
         return "done"
+
+    async def _write_cost(self, workload: Workload) -> None:
+        """Write what it encumbers before it is started: a new leader reads it there."""
+        cost = self._describe_cost(workload.meta.uid)
+        if cost is not None:
+            await self._writer.write_status(workload, replace(workload.status, cost=cost))
 
     def _report_start(self, workload: Workload, plan: Plan) -> None:
         """Its status follows from the run; most often the pod runs before a write would be done."""

@@ -225,6 +225,7 @@ def _with_job(
         last_schedule_time=(old.last_schedule_time if same_run else None) or now,
         start_time=old.start_time if same_run else None,
         placed=placed.placed,
+        cost=old.cost,
     )
     return with_conditions(
         workload, status, placed.generation, now, {SCHEDULED: (True, placed.reason, placed.words), **verdicts}

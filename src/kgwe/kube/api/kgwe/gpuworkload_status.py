@@ -67,6 +67,21 @@ class Optimization(ApiStruct, frozen=True):
     since: Annotated[Timestamp | None, about("When this was found first.")] = None
 
 
+class WorkloadCost(ApiStruct, frozen=True):
+    """What an admitted workload encumbers of its budgets."""
+
+    ratePerHour: Annotated[
+        str, about("What its place costs per hour, in the currency of the prices.", max_length=40)
+    ] = ""
+    predictedCost: Annotated[str, about("What it costs at most, with a probability of nine tenths.", max_length=40)] = (
+        ""
+    )
+    admittedAt: Annotated[Timestamp | None, about("When its cost was encumbered.")] = None
+    expectedSeconds: Annotated[int, about("How long it is expected to run.", ge=0)] = 0
+    longestSeconds: Annotated[int, about("How long it runs at most, with a probability of nine tenths.", ge=0)] = 0
+    budgets: Annotated[tuple[str, ...], about("The GPUBudgets that count it, as namespace/name.", max_items=16)] = ()
+
+
 class EffectiveRequirements(ApiStruct, frozen=True):
     """The GPUs that the workload gets instead of those in its spec, and why. The spec is never changed."""
 
@@ -134,5 +149,8 @@ class GPUWorkloadStatus(ApiStruct, frozen=True):
     effectiveRequirements: Annotated[EffectiveRequirements | None, EFFECTIVE] = None
     optimization: Annotated[
         Optimization | None, about("How its GPUs are wasted; written by the optimizer, absent if they are used.")
+    ] = None
+    cost: Annotated[
+        WorkloadCost | None, about("What it encumbers; absent if no budget counts it, and while it waits.")
     ] = None
     conditions: Conditions = ()

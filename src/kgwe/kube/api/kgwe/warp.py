@@ -11,6 +11,7 @@ from kgwe.kube.api.kgwe.gpuworkload_status import (
     SUSPENDED,
     EffectiveRequirements,
     Phase,
+    WorkloadCost,
 )
 from kgwe.kube.api.schema import AGE, ApiStruct, Column, Conditions, CustomObject, Definition, Timestamp, about
 
@@ -57,6 +58,9 @@ class WarpGPUWorkloadStatus(ApiStruct, frozen=True):
     observedGeneration: Annotated[int, about("The metadata.generation this status is about.", ge=0)] = 0
     specHash: Annotated[str, SPEC_HASH] = ""
     effectiveRequirements: Annotated[EffectiveRequirements | None, EFFECTIVE] = None
+    cost: Annotated[
+        WorkloadCost | None, about("What it encumbers; absent if no budget counts it, and while it waits.")
+    ] = None
     conditions: Conditions = ()
 
 

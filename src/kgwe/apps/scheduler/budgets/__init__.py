@@ -1,0 +1,1 @@
+"""Budgets in the scheduler: predicted costs are encumbered when a workload is admitted, before its money is spent."""
