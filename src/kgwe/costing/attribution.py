@@ -7,6 +7,7 @@ may.
 
 from __future__ import annotations
 
+import fnmatch
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MOST_CHARS: Final = 253
+
+
+@dataclass(frozen=True, slots=True)
+class CustomRule:
+    """Names that cluster operators give to pods that match. They come before the labels of users."""
+
+    namespace: str = "*"
+    """A pattern of a shell; the same for values of labels."""
+    labels: tuple[tuple[str, str], ...] = ()
+    names: tuple[tuple[str, str], ...] = ()
+    """(team, project, cost_center, experiment or user; its name)."""
+
+    def matches(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Whether a pod gets these names."""
+        return fnmatch.fnmatchcase(namespace, self.namespace) and all(
+            key in labels and fnmatch.fnmatchcase(labels[key], pattern) for key, pattern in self.labels
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +54,8 @@ class AttributionRules:
         "experiment-id",
     )
     user: tuple[str, ...] = ("kgwe.nvidia.io/user", "user")
+    custom: tuple[CustomRule, ...] = ()
+    """The first rule that matches and gives a name counts."""
 
 
 def attribute_pod(
@@ -46,8 +66,14 @@ def attribute_pod(
     namespace_labels: Mapping[str, str],
 ) -> Account:
     """Return the account of a pod. What is not stated is empty."""
+    given: dict[str, str] = {}
+    for rule in rules.custom:
+        if rule.matches(namespace, labels):
+            given = {**dict(rule.names), **given}
 
-    def find(keys: tuple[str, ...], *sources: Mapping[str, str]) -> str:
+    def find(name: str, keys: tuple[str, ...], *sources: Mapping[str, str]) -> str:
+        if name in given:
+            return given[name][:_MOST_CHARS]
         for source in sources:
             for key in keys:
                 if found := source.get(key):
@@ -56,9 +82,9 @@ def attribute_pod(
 
     return Account(
         namespace,
-        find(rules.team, namespace_labels, labels, annotations),
-        find(rules.project, namespace_labels, labels, annotations),
-        find(rules.cost_center, namespace_labels, labels, annotations),
-        find(rules.experiment, labels, annotations, namespace_labels),
-        find(rules.user, labels, annotations, namespace_labels),
+        find("team", rules.team, namespace_labels, labels, annotations),
+        find("project", rules.project, namespace_labels, labels, annotations),
+        find("cost_center", rules.cost_center, namespace_labels, labels, annotations),
+        find("experiment", rules.experiment, labels, annotations, namespace_labels),
+        find("user", rules.user, labels, annotations, namespace_labels),
     )

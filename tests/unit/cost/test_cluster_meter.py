@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from kgwe.costing import books
 from kgwe.costing.attribution import AttributionRules
 from kgwe.costing.books import Dimension
 from kgwe.costing.prices.book import Capacity, Price, PriceBook
+from kgwe.costing.prices.commitments import Commitment, CommitmentKind
 from kgwe.costing.segments import Bucket, Segment, SegmentKey
 from kgwe.costing.split import SplitMethod
 from kgwe.kube.api import timestamp
@@ -69,8 +71,9 @@ def make_pod(name: str, start: int, end: int | None = None, gpus: int = 1, node:
 class World:
     """A cluster whose objects and clock the test sets, and the ledger of its meter."""
 
-    def __init__(self, *objects: CostNode) -> None:
+    def __init__(self, *objects: CostNode, book: PriceBook = BOOK) -> None:
         self.now = T0
+        self.book = book
         self.nodes: dict[str, CostNode] = {each.metadata.name: each for each in objects}
         self.pods: dict[str, CostPod] = {}
         self.gpu_nodes: dict[str, GPUNode] = {}
@@ -82,7 +85,12 @@ class World:
         stores = Stores(self.nodes, self.pods, self.gpu_nodes, self.claims)
         self.devices = KnownDevices()
         self.meter = ClusterMeter(
-            stores, rules=AttributionRules(), settled_s=settled_s, clock=lambda: self.now, devices=self.devices
+            stores,
+            rules=AttributionRules(),
+            settled_s=settled_s,
+            clock=lambda: self.now,
+            devices=self.devices,
+            book=self.book,
         )
         return self.meter
 
@@ -101,7 +109,7 @@ class World:
     def count(self, seconds: int) -> books.Books:
         """Count up to a time, and return the books since the start."""
         self.now = T0 + seconds
-        for each in self.meter.count(self.now, GRACE, BOOK, SplitMethod.GPU_ONLY):
+        for each in self.meter.count(self.now, GRACE, self.book, SplitMethod.GPU_ONLY):
             if each.seconds:
                 self.ledger[each.key] = each
             else:
@@ -299,3 +307,73 @@ def test_a_pod_pays_for_the_devices_of_its_claim():
     assert world.costs() == {"p": 200}  # one of two GPUs of 8 dollars, for 50 seconds
     assert {each.piece.gpu for each in world.ledger.values() if each.holder} == {uuid("n1", 1)}
     assert found.unbalanced == 0
+
+
+def make_pool(kind: CommitmentKind, micros: int, **more: Any) -> Commitment:
+    return Commitment("pool", kind, micros, T0 - 1000, T0 + 3600, "vision", **({"instance_type": "p4*"} | more))
+
+
+def idle_of(world: World) -> dict[str, int]:
+    """Reserved idle by owner, in ticks."""
+    found: dict[str, int] = {}
+    for each in world.ledger.values():
+        if each.bucket is Bucket.RESERVED_IDLE:
+            name = each.holder.account.team if each.holder else ""
+            found[name] = found.get(name, 0) + each.ticks
+    return found
+
+
+def test_a_reservation_that_no_node_uses_is_idle_of_its_owner():
+    pool = make_pool(CommitmentKind.RESERVATION, 16 * DOLLAR, count=2)
+    world = World(make_node(), book=replace(BOOK, commitments=(pool,)))
+    world.set_pod(make_pod("a", 0, gpus=6))
+    world.count(600)
+    found = world.count(1000)
+    assert found.unbalanced == 0
+    # The pool costs 16 dollars an hour. One of its two nodes exists; six of its eight GPUs are held.
+    assert found.fleet == 16 * DOLLAR * 1000
+    assert idle_of(world) == {"vision": 10 * DOLLAR * 1000}
+    assert found.unallocated == 0
+    # A second node joins, a third finds no room, and the first goes.
+    world.now = T0 + 1100
+    for name in ("n2", "n3"):
+        world.nodes[name] = make_node(name, created=1100)
+        world.meter.on_node(Change(name, None, world.nodes[name]))
+    assert world.count(1200).fleet == found.fleet + (16 * 200 + 8 * 100) * DOLLAR
+    world.delete_node("n1")
+    after = world.count(1300)
+    assert after.unbalanced == 0
+    # n3 has the room that n1 left.
+    assert after.fleet == found.fleet + (16 * 300 + 8 * 100) * DOLLAR
+
+
+def test_a_commitment_ends_to_the_second():
+    pool = make_pool(CommitmentKind.RESERVATION, 4 * DOLLAR, count=1)
+    world = World(make_node(), book=replace(BOOK, commitments=(pool,)))
+    for seconds in (600, 1800, 3500, 3660, 4000):
+        found = world.count(seconds)
+        assert found.unbalanced == 0
+    assert found.fleet == (4 * 3600 + 8 * 400) * DOLLAR
+    assert found.unallocated == 8 * 400 * DOLLAR
+    assert idle_of(world) == {"vision": 4 * 3600 * DOLLAR}
+
+
+def test_a_savings_plan_covers_nodes_at_a_discount_while_it_has_room():
+    pool = make_pool(CommitmentKind.SAVINGS_PLAN, 10 * DOLLAR, percent_milli=25_000)
+    world = World(make_node("n1"), make_node("n2"), book=replace(BOOK, commitments=(pool,)))
+    found = world.count(1000)
+    assert found.unbalanced == 0
+    # n1 takes 6 of the 10 dollars an hour; n2 needs 6, and there are 4: it costs its usual 8.
+    assert found.fleet == (10 + 8) * DOLLAR * 1000
+    assert idle_of(world) == {"vision": 10 * DOLLAR * 1000}
+    assert found.unallocated == 8 * DOLLAR * 1000
+
+
+def test_a_restart_keeps_commitments_balanced():
+    pool = make_pool(CommitmentKind.CAPACITY_BLOCK, 12 * DOLLAR, count=3)
+    world = World(make_node("n1"), make_node("n2"), book=replace(BOOK, commitments=(pool,)))
+    world.count(600)
+    world.start(T0 + 600)
+    found = world.count(900)
+    assert found.unbalanced == 0
+    assert found.fleet == 12 * DOLLAR * 900

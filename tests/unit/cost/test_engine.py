@@ -20,6 +20,7 @@ from kgwe.apps.cost.cluster_view import ClusterView
 from kgwe.apps.cost.engine import CostEngine
 from kgwe.apps.cost.metrics import Metrics
 from kgwe.apps.cost.usage import UsageFeed
+from kgwe.costing.attribution import attribute_pod
 from kgwe.costing.books import Dimension
 from kgwe.kube.api import timestamp
 from kgwe.kube.client.client import KubeClient
@@ -250,3 +251,17 @@ async def test_unused_quota_is_a_line_of_its_own_within_unallocated(world):
     assert found.books.unallocated == 3 * 150_000_000
     assert found.books.quota_held == 2 * 150_000_000
     assert found.lines["ml"].ticks == 150_000_000
+
+
+async def test_rules_of_operators_come_before_labels_of_users(world, tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text(
+        "attributionRules:\n"
+        "- {namespace: m*, labels: {team: vis*}, costCenter: cc-7}\n"
+        "- {namespace: m*, team: research, costCenter: cc-9}\n"
+        "- {namespace: other, team: nobody}\n"
+    )
+    rules = cost_settings.load(file, {"store": world.store}).rules
+    account = attribute_pod(rules, "ml", {"team": "vision", "user": "ann"}, {}, {})
+    assert (account.team, account.cost_center, account.user) == ("research", "cc-7", "ann")
+    assert attribute_pod(rules, "x", {"team": "vision"}, {}, {}).team == "vision"

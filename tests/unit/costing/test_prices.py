@@ -277,3 +277,45 @@ def test_a_tenant_cannot_charge_another_team_than_that_of_the_namespace():
 
 def test_the_largest_price_keeps_a_day_within_64_bits():
     assert money.MOST_MICROS_PER_HOUR * 86_400 < 2**63
+
+
+COMMITMENT = """
+commitments:
+- {name: block, kind: capacity-block, owner: vision, instanceType: p5*, count: 2, hourly: 10, upfront: 7200,
+   validFrom: 2026-01-01, validUntil: 2026-01-31}
+"""
+
+
+def test_commitments_are_read(tmp_path):
+    file = tmp_path / "prices.yaml"
+    file.write_text(COMMITMENT)
+    (found,) = load_book([file], with_defaults=False).commitments
+    # 7,200 dollars for 30 days are 10 an hour, beside 2 x 10.
+    assert (found.micros_per_hour, found.count, found.owner) == (30_000_000, 2, "vision")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("capacity-block", "lease", r"commitments\[0\]: kind is one of reservation, capacity-block, savings-plan"),
+        ("count: 2, ", "", "count, the number of nodes, is missing"),
+        ("hourly: 10, upfront: 7200,", "", "hourly and upfront are both missing"),
+        ("2026-01-31", "2025-01-31", "validUntil is not after validFrom"),
+        ("hourly: 10", "hourly: -10", "is negative"),
+        ("count: 2", "count: 2, discountPercent: 100", "discountPercent is from 0 to below 100"),
+        ("name: block", "name: a/b", "without a slash"),
+        ("hourly: 10", "hourly: 1000000000", "more per hour than any pool"),
+    ],
+)
+def test_wrong_commitments_are_refused(tmp_path, old, new, problem):
+    file = tmp_path / "prices.yaml"
+    file.write_text(COMMITMENT.replace(old, new))
+    with pytest.raises(errors.Permanent, match=problem):
+        load_book([file], with_defaults=False)
+
+
+def test_a_repeated_commitment_is_refused(tmp_path):
+    file = tmp_path / "prices.yaml"
+    file.write_text(COMMITMENT)
+    with pytest.raises(errors.Permanent, match="'block' is repeated"):
+        load_book([file, file], with_defaults=False)

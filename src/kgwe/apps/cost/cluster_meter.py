@@ -6,7 +6,7 @@ All times are whole seconds. Changes that the API dates are counted from their d
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +16,12 @@ from kgwe.apps.cost import nodes, pods
 from kgwe.apps.cost.pods import PodTimes
 from kgwe.costing.metering.device_choice import GpuWish, choose_devices
 from kgwe.costing.metering.division import Claim, GpuClaim
-from kgwe.costing.metering.meter import NodeMeter, end_claim
+from kgwe.costing.metering.meter import NodeMeter, NodeState, end_claim
 from kgwe.costing.metering.timeline import ClaimSpan
 from kgwe.costing.metering.use import UseKey
-from kgwe.costing.prices.book import Unpriced
+from kgwe.costing.prices.book import NodeKind, Quote, Unpriced
+from kgwe.costing.prices.commitments import PREFIX, Candidate, Pools
+from kgwe.costing.split import HostShape
 from kgwe.model.units import amounts
 from kgwe.store.ledger.ledger import NodeFacts
 
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from kgwe.apps.cost.nodes import CostNode
     from kgwe.apps.cost.pods import CostPod
     from kgwe.costing.attribution import AttributionRules
-    from kgwe.costing.metering.meter import NodeState
     from kgwe.costing.prices.book import PriceBook
     from kgwe.costing.segments import Segment
     from kgwe.costing.split import SplitMethod
@@ -66,8 +67,11 @@ class ClusterMeter:
         settled_s: int,
         clock: Callable[[], float],
         devices: KnownDevices,
+        book: PriceBook | None = None,
     ) -> None:
         self._stores = stores
+        self._book = book
+        self._pools = Pools(book.commitments if book is not None else ())
         self._rules = rules
         self._clock = clock
         self._devices = devices
@@ -151,6 +155,7 @@ class ClusterMeter:
     def count(self, until_s: int, grace_s: int, book: PriceBook, method: SplitMethod) -> list[Segment]:
         """Return the segments to write up to a time, and settle what is older than the grace."""
         self._now_s = max(self._now_s, until_s)
+        self._cover_nodes(until_s)
         found: list[Segment] = []
         for name, meter in list(self._meters.items()):
             try:
@@ -169,7 +174,7 @@ class ClusterMeter:
     def list_states(self) -> Iterator[NodeState]:
         """Yield the GPU nodes that exist."""
         for meter in self._meters.values():
-            if meter.state is not None:
+            if meter.state is not None and meter.state.gpus:
                 yield meter.state
 
     def list_facts(self) -> list[NodeFacts]:
@@ -205,9 +210,33 @@ class ClusterMeter:
         before = meter.state
         if before is not None and state is not None and nodes.is_named_later(before, state):
             at_s = meter.settled_s  # the GPUs were the same before
+        if state is None:
+            self._pools.release(name)
+        else:
+            state = self._commit(state)
         meter.set_state(at_s, state)
+        if self._pools and (before is None or state is None):
+            self._cover_nodes(at_s)
         if state is not None and (before is None or before.gpus != state.gpus):
             self._refresh_pods(name)
+
+    def _commit(self, state: NodeState) -> NodeState:
+        return replace(state, kind=replace(state.kind, commitment=self._pools.find(state.name)))
+
+    def _cover_nodes(self, at_s: int) -> None:
+        """Let commitments cover nodes, and meter what they do not cover as nodes of their own."""
+        if not self._pools or self._book is None:
+            return
+        candidates = [_describe_candidate(state, self._book, at_s) for state in self.list_states()]
+        for name in self._pools.assign(candidates, at_s):
+            state = self._meters[name].state
+            if state is not None:
+                self._meters[name].set_state(at_s, self._commit(state))
+        for pool in self._pools.list_names():
+            meter = self._meters.setdefault(f"{PREFIX}{pool}", NodeMeter(self.settled_s))
+            kind = NodeKind(commitment=pool, idle_micros=self._pools.measure_idle(pool, at_s))
+            first_s = at_s if meter.state is not None else max(meter.settled_s, 0)
+            meter.set_state(first_s, NodeState(f"{PREFIX}{pool}", kind, (), HostShape(0, 0)))
 
     def _note_pod(self, key: str, pod: CostPod) -> None:
         if pod.spec.node_name:
@@ -296,3 +325,10 @@ def _add_use(meter: NodeMeter, key: UseKey, window: UsageWindow, used: NDArray[n
             start_s = round(window.start_s + step * window.step_s)
             end_s = round(window.start_s + (step + 1) * window.step_s)
             meter.add_use(key, start_s, end_s, round(1000 * share))
+
+
+def _describe_candidate(state: NodeState, book: PriceBook, at_s: int) -> Candidate:
+    kind = state.kind
+    usual = book.quote(replace(kind, commitment=""), at_s)
+    rate = usual.micros_per_hour if isinstance(usual, Quote) else None
+    return Candidate(state.name, kind.instance_type, kind.region, kind.zone, rate)

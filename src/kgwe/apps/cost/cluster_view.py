@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kgwe.apps.cost.nodes import CostNode
     from kgwe.apps.cost.quotas import Quota
     from kgwe.costing.attribution import AttributionRules
+    from kgwe.costing.prices.book import PriceBook
     from kgwe.kube.api.kgwe.gpunode import GPUNode
     from kgwe.kube.api.resource import ResourceClaim, ResourceSlice
     from kgwe.kube.client.client import KubeClient
@@ -65,12 +66,16 @@ class ClusterView:
             slices.on_change(self._on_slice)
             self.informers += [slices, self._claims]
 
-    def start_meter(self, settled_s: int, rules: AttributionRules, clock: Callable[[], float]) -> ClusterMeter:
+    def start_meter(
+        self, settled_s: int, rules: AttributionRules, clock: Callable[[], float], book: PriceBook | None = None
+    ) -> ClusterMeter:
         """Return a meter that gets all changes from now on."""
         stores = Stores(
             self._nodes.store, self._pods.store, self._gpu_nodes.store, self._claims.store, self._namespaces.store
         )
-        self._meter = ClusterMeter(stores, rules=rules, settled_s=settled_s, clock=clock, devices=self._devices)
+        self._meter = ClusterMeter(
+            stores, rules=rules, settled_s=settled_s, clock=clock, devices=self._devices, book=book
+        )
         return self._meter
 
     def list_nodes(self) -> Iterator[CostNode]:

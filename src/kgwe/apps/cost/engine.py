@@ -12,6 +12,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import httpx2
 import msgspec
 import structlog
 
@@ -23,13 +24,14 @@ from kgwe.costing.books import Dimension
 from kgwe.costing.metering.quota import QuotaMeter, sum_spare
 from kgwe.costing.segments import HELD, Bucket
 from kgwe.costing.split import parse_method
+from kgwe.priceapi.live import LivePrices, open_lists
 from kgwe.store.ledger import bill_files
 from kgwe.store.ledger.ledger import Ledger
 from kgwe.store.ledger.price_files import load_book
 from kgwe.store.ledger.reader import LedgerReader
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -48,6 +50,7 @@ CURRENCY: Final = "currency"
 GAPS: Final = "gaps"
 _MOST_GAPS: Final = 20
 _RETENTION_S: Final = 3600.0
+_PRICES_S: Final = 60.0
 
 
 class CostEngine:
@@ -60,6 +63,7 @@ class CostEngine:
         metrics: Metrics,
         *,
         usage: UsageFeed | None = None,
+        live: LivePrices | None = None,
         clock: Callable[[], float] = time.time,
         on_counted: Callable[[LedgerReader, int, str], Awaitable[None]] | None = None,
     ) -> None:
@@ -70,6 +74,7 @@ class CostEngine:
         self._metrics = metrics
         self._clock = clock
         self._usage = usage or UsageFeed(open_usage(settings, cluster, clock))
+        self._live = live
         self._exit = contextlib.AsyncExitStack()
         self._method = parse_method(settings.split_method)
         self._book = load_book(settings.price_paths, with_defaults=settings.builtin_prices)
@@ -95,10 +100,10 @@ class CostEngine:
             gaps = msgspec.json.decode(stored.get(GAPS, "[]"))
             self._state[GAPS] = msgspec.json.encode([*gaps, [since_s, now_s]][-_MOST_GAPS:]).decode()
             log.warning("cost_engine_was_down", since=since_s, until=now_s)
-        self._meter = self._cluster.start_meter(since_s, self._settings.rules, self._clock)
+        self._meter = self._cluster.start_meter(since_s, self._settings.rules, self._clock, self._book)
         self._quotas = QuotaMeter(since_s)
         await self._exit.enter_async_context(self._usage.running())
-        await self._exit.enter_async_context(background.run_in_background(iter((self._run(),))))
+        await self._exit.enter_async_context(background.run_in_background(self._list_tasks()))
         return self
 
     async def __aexit__(
@@ -145,6 +150,33 @@ class CostEngine:
         self._facts.update({each.node: each for each in nodes})
         self._problem = None
         await self._publish(until_s, len(batch), fresh)
+
+    def _list_tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
+        yield self._run()
+        if self._settings.live_prices or self._live is not None:
+            yield self._run_prices()
+
+    async def _run_prices(self) -> None:
+        """Keep live prices fresh beside the counting: a cloud that does not answer delays no count."""
+        async with httpx2.AsyncClient(follow_redirects=False) as client:
+            live = self._live or LivePrices(open_lists(self._settings.live_prices, client, self._settings.gcp_key_file))
+            while True:
+                await self.refresh_prices(live)
+                await asyncio.sleep(_PRICES_S)
+
+    async def refresh_prices(self, live: LivePrices) -> None:
+        """Fetch the price lists that are due, and use what they say from now on."""
+        if await live.refresh(int(self._clock())):
+            try:
+                self._book = await asyncio.to_thread(
+                    load_book,
+                    self._settings.price_paths,
+                    with_defaults=self._settings.builtin_prices,
+                    live=live.list_prices(),
+                )
+            except errors.KgweError as exc:
+                log.warning("price_files_not_read", error=str(exc))
+        self._metrics.prices_fetched_s = dict(live.fetched_s)
 
     async def _run(self) -> None:
         retained_s = 0.0

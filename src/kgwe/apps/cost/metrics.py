@@ -41,6 +41,7 @@ class Metrics(Collector):
         self.failures = 0
         self.node_failures = 0
         self.unbalanced = 0
+        self.prices_fetched_s: dict[str, int] = {}
         self._totals: dict[tuple[str, str], int] = {}
         self._buckets: dict[Bucket, int] = {}
         self.registry = CollectorRegistry()
@@ -87,6 +88,14 @@ class Metrics(Collector):
         for bucket, name in _BUCKETS.items():
             fleet_rate.add_metric((name,), self.bucket_rates.get(bucket, 0) / MICROS)
         yield fleet_rate
+        fetched = GaugeMetricFamily(
+            "kgwe_gpu_cost_prices_fetched_timestamp_seconds",
+            "When a price list was last read; older than two hours: the prices are stale.",
+            labels=("source",),
+        )
+        for source, at_s in sorted(self.prices_fetched_s.items()):
+            fetched.add_metric((source,), at_s)
+        yield fetched
         yield GaugeMetricFamily("kgwe_gpu_cost_unpriced_nodes", "GPU nodes without a price.", value=len(self.unpriced))
         yield GaugeMetricFamily(
             "kgwe_gpu_cost_counted_until_timestamp_seconds",

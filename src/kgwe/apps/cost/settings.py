@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +11,7 @@ import msgspec
 
 from kgwe import errors
 from kgwe.apps import configuration
-from kgwe.costing.attribution import AttributionRules
+from kgwe.costing.attribution import AttributionRules, CustomRule
 from kgwe.costing.split import parse_method
 from kgwe.notify.settings import NotifySettings
 
@@ -21,12 +22,34 @@ ENV_PREFIX: Final = "KGWE_COST_"
 _RULES: Final = AttributionRules()
 
 
+class RuleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    # Pods that the rule is about: patterns of a shell.
+    namespace: str = "*"
+    labels: dict[str, str] = {}
+    # The names that they get.
+    team: str = ""
+    project: str = ""
+    cost_center: str = ""
+    experiment: str = ""
+    user: str = ""
+
+    @property
+    def rule(self) -> CustomRule:
+        names = {name: getattr(self, name) for name in ("team", "project", "cost_center", "experiment", "user")}
+        given = tuple((name, value) for name, value in names.items() if value)
+        return CustomRule(self.namespace, tuple(self.labels.items()), given)
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     # Where the ledger is stored: a path of a SQLite file, or postgresql://… . With SQLite there is one replica.
     store: str = "cost.db"
     # Price files (CSV or YAML), later ones first. Built-in prices apply where no file has one.
     price_files: tuple[str, ...] = ()
     builtin_prices: bool = True
+    # Price lists of clouds that are read once an hour: aws/us-east-1, azure/eastus, gcp/us-central1. Files come first.
+    live_prices: tuple[str, ...] = ()
+    # File with the API key for GCP's billing catalogue.
+    gcp_key_file: str = ""
     # Bills (FOCUS or AWS CUR, CSV) by which history is restated, and whether amortised amounts count.
     bill_files: tuple[str, ...] = ()
     bills_effective: bool = False
@@ -42,6 +65,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cost_center_labels: tuple[str, ...] = _RULES.cost_center
     experiment_labels: tuple[str, ...] = _RULES.experiment
     user_labels: tuple[str, ...] = _RULES.user
+    # Rules that give names to pods, before their labels; the first that gives a name counts.
+    attribution_rules: tuple[RuleSettings, ...] = ()
     # Use of GPUs from Prometheus at this URL, and how to authenticate.
     prometheus_url: str = ""
     prometheus_token_file: str = ""
@@ -75,7 +100,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def rules(self) -> AttributionRules:
         return AttributionRules(
-            self.team_labels, self.project_labels, self.cost_center_labels, self.experiment_labels, self.user_labels
+            self.team_labels,
+            self.project_labels,
+            self.cost_center_labels,
+            self.experiment_labels,
+            self.user_labels,
+            tuple(each.rule for each in self.attribution_rules),
         )
 
     @property
@@ -96,6 +126,11 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
         raise errors.Permanent(f"settings: splitMethod: {exc}") from exc
     if not 0 < loaded.tracking_seconds < math.inf:
         raise errors.Permanent(f"settings: trackingSeconds must be above 0, not {loaded.tracking_seconds:g}")
+    for name in loaded.live_prices:
+        if not re.fullmatch(r"(aws|azure|gcp)/[a-z0-9-]+", name):
+            raise errors.Permanent(
+                f"settings: livePrices: {name!r} is not a cloud and a region, such as aws/us-east-1 (or azure, gcp)"
+            )
     if loaded.grace_seconds < 0:
         raise errors.Permanent(f"settings: graceSeconds must not be negative, but is {loaded.grace_seconds}")
     return loaded

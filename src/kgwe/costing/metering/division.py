@@ -46,6 +46,8 @@ class NodeCut:
     capacity: Capacity | None = None
     instance_type: str = ""
     price: str = ""
+    owner: str = ""
+    """Holder of what no pod holds, on a node that a commitment pays."""
 
 
 class GpuClaim(NamedTuple):
@@ -128,7 +130,7 @@ def _divide_gpu(
         yield Line(_bucket_of(claim), claim.holder, piece, part_rate, ppm)
     if free_rate or free_ppm:
         piece = Piece(node.name, Part.GPU, gpu.uuid, "", gpu.model, node.capacity or "", node.instance_type)
-        yield Line(spare, "", piece, free_rate, free_ppm)
+        yield Line(spare, node.owner, piece, free_rate, free_ppm)
 
 
 def _weigh_shared(gpu: GpuCut, held: Iterable[tuple[Claim, GpuClaim]]) -> list[_Part]:
@@ -176,7 +178,7 @@ def _divide_host(node: NodeCut, rates: Sequence[int], claims: Sequence[Claim], s
         if rate:
             yield Line(_bucket_of(claim), claim.holder, piece, rate, 0)
     if sums[-1]:
-        yield Line(spare, "", piece, sums[-1], 0)
+        yield Line(spare, node.owner, piece, sums[-1], 0)
 
 
 def _bucket_of(claim: Claim) -> Bucket:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from kgwe.costing.metering.division import GpuCut, NodeCut
 from kgwe.costing.metering.timeline import ClaimSpan, LineKey, NodeSpan, OpenLine, sweep_node
 from kgwe.costing.metering.use import Use, UseRecord
-from kgwe.costing.prices.book import Quote
+from kgwe.costing.prices.book import Capacity, Quote
+from kgwe.costing.prices.commitments import PREFIX
+from kgwe.costing.segments import Account, Holder
 from kgwe.costing.split import HostShape, Rates, SplitMethod, split_rate
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from kgwe.costing.metering.use import UseKey
     from kgwe.costing.prices.book import NodeKind, PriceBook
-    from kgwe.costing.segments import Holder, Segment, SegmentKey
+    from kgwe.costing.segments import Segment, SegmentKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,9 @@ class NodeMeter:
             while at_s < end_s:
                 quote = book.quote(span.state.kind, at_s)
                 until_s = min(quote.until_s, end_s)
+                if isinstance(quote, Quote) and quote.commitment:
+                    owner = name_owner(quote)
+                    self._holders[owner.uid] = owner
                 yield NodeSpan(
                     at_s, until_s if until_s < now_s else span.end_s, _price(span.state, quote, book, method)
                 )
@@ -161,20 +166,29 @@ class NodeMeter:
 
 
 def _price(state: NodeState, quote: object, book: PriceBook, method: SplitMethod) -> NodeCut:
-    rates, version = Rates(0, 0, 0), ""
+    rates, version, owner, capacity = Rates(0, 0, 0), "", "", state.kind.capacity
     if isinstance(quote, Quote):
         rates = split_rate(method, quote.micros_per_hour, state.host, book.host_price())
         version = quote.version
+        if quote.commitment:
+            owner, capacity = name_owner(quote).uid, Capacity.RESERVED
     return NodeCut(
         state.name,
         rates,
         state.gpus,
         state.host.cpu_milli,
         state.host.memory_bytes,
-        state.kind.capacity,
+        capacity,
         state.kind.instance_type,
         version,
+        owner,
     )
+
+
+def name_owner(quote: Quote) -> Holder:
+    """Return the holder of what no pod holds of a pool."""
+    name = f"{PREFIX}{quote.commitment}"
+    return Holder(name, "", f"Commitment/{quote.commitment}", Account(team=quote.owner))
 
 
 def end_claim(span: ClaimSpan, end_s: int) -> ClaimSpan:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kgwe.costing import money
+from kgwe.costing.prices.commitments import Commitment  # noqa: TC001 - a field of a dataclass
 from kgwe.costing.split import HostPrice, HostSample, estimate_host_price
 
 if TYPE_CHECKING:
@@ -88,6 +89,10 @@ class NodeKind:
     capacity: Capacity = Capacity.ON_DEMAND
     gpu_model: str = ""
     gpus: int = 0
+    commitment: str = ""
+    """The pool that covers it."""
+    idle_micros: int = -1
+    """What its pool costs for nothing, if this stands for the pool itself."""
 
 
 class Quote(NamedTuple):
@@ -96,6 +101,9 @@ class Quote(NamedTuple):
     micros_per_hour: int
     version: str
     until_s: int
+    commitment: str = ""
+    """The pool that pays it; what no pod holds is reserved idle."""
+    owner: str = ""
 
 
 class Unpriced(NamedTuple):
@@ -113,6 +121,7 @@ class PriceBook:
     discounts: tuple[Discount, ...] = ()
     host_samples: tuple[HostSample, ...] = ()
     currency: str = "USD"
+    commitments: tuple[Commitment, ...] = ()
     _by_name: dict[tuple[str, Capacity], list[Price]] = field(init=False, repr=False, compare=False)
     _host: HostPrice | None = field(init=False, repr=False, compare=False)
 
@@ -130,6 +139,13 @@ class PriceBook:
     def quote(self, node: NodeKind, at_s: int) -> Quote | Unpriced:
         """Return the rate of a node at a time: by zone, by region, then for all regions; by type, then per GPU."""
         until_s = FOREVER
+        pool = self.find_commitment(node.commitment)
+        if pool is not None:
+            if pool.covers(at_s):
+                return self._quote_pool(pool, node, at_s)
+            until_s = pool.start_s if at_s < pool.start_s else FOREVER
+            if node.idle_micros >= 0:
+                return Quote(0, pool.name, until_s, pool.name, pool.owner)
         for name, count in ((node.instance_type, 1), (f"GPU {node.gpu_model}", node.gpus)):
             if not name or not count:
                 continue
@@ -139,6 +155,20 @@ class PriceBook:
             if found is not None:
                 return self._discount(found, count, node, at_s, until_s)
         return Unpriced(_explain(node), until_s)
+
+    def find_commitment(self, name: str) -> Commitment | None:
+        """Return a commitment by its name."""
+        return next((each for each in self.commitments if each.name == name), None) if name else None
+
+    def _quote_pool(self, pool: Commitment, node: NodeKind, at_s: int) -> Quote | Unpriced:
+        if node.idle_micros >= 0:
+            return Quote(node.idle_micros, f"{pool.kind} {pool.name} unused", pool.end_s, pool.name, pool.owner)
+        usual = self.quote(replace(node, commitment=""), at_s)
+        rate = pool.price(usual.micros_per_hour if isinstance(usual, Quote) else None)
+        until_s = min(pool.end_s, usual.until_s)
+        if rate is None:
+            return usual._replace(until_s=until_s)
+        return Quote(rate, f"{pool.kind} {pool.name}", until_s, pool.name, pool.owner)
 
     def extend(self, prices: Iterable[Price], host_samples: Iterable[HostSample] = ()) -> PriceBook:
         """Return the book with more prices. A new price replaces one with the same key and an overlapping validity."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import gzip
 from dataclasses import replace
 from fractions import Fraction
@@ -15,6 +16,7 @@ import yaml
 from kgwe import errors, text_files, yaml_text
 from kgwe.costing import dates, money
 from kgwe.costing.prices.book import FOREVER, Capacity, Discount, Price, PriceBook
+from kgwe.costing.prices.commitments import Commitment, CommitmentKind
 from kgwe.costing.prices.owned import OwnedHardware, price_owned
 from kgwe.costing.prices.rows import CURRENCIES, Currencies, Row, read_cpu_nodes, read_rows
 
@@ -75,7 +77,25 @@ class _CpuNodeEntry(_Strict, frozen=True):
     family: str = ""
 
 
+class _CommitmentEntry(_Strict, frozen=True):
+    name: str
+    kind: str
+    valid_from: str
+    valid_until: str
+    owner: str = ""
+    instance_type: str = "*"
+    region: str = "*"
+    zone: str = "*"
+    count: int = 0
+    hourly: str | float | None = None
+    """Per node of a reservation, or of a whole savings plan."""
+    upfront: str | float | None = None
+    """Paid once for all nodes and the whole time, beside `hourly`."""
+    discount_percent: float = 0.0
+
+
 class _Document(_Strict, frozen=True):
+    commitments: tuple[_CommitmentEntry, ...] = ()
     prices: tuple[_PriceEntry, ...] = ()
     owned: tuple[_OwnedEntry, ...] = ()
     discounts: tuple[_DiscountEntry, ...] = ()
@@ -92,9 +112,12 @@ def load_default_book() -> PriceBook:
     return PriceBook(prices, (), nodes)
 
 
-def load_book(paths: Iterable[Path], *, with_defaults: bool = True) -> PriceBook:
-    """Return the book of some files; a later file replaces prices of an earlier one. Permanent names file and line."""
-    book = load_default_book() if with_defaults else PriceBook()
+def load_book(paths: Iterable[Path], *, with_defaults: bool = True, live: Iterable[Price] = ()) -> PriceBook:
+    """Return the book of some files; a later file replaces prices of an earlier one. Permanent names file and line.
+
+    `live`: prices of clouds, which replace built-in ones and are replaced by those of files.
+    """
+    book = (load_default_book() if with_defaults else PriceBook()).extend(live)
     for path in paths:
         try:
             book = _add_file(book, path)
@@ -137,7 +160,7 @@ def read_csv(lines: Sequence[str]) -> Iterable[Row]:
 
 def _add_document(book: PriceBook, text: str) -> PriceBook:
     try:
-        document = msgspec.convert(yaml_text.parse_yaml(text), _Document, str_keys=True)
+        document = msgspec.convert(_write_dates(yaml_text.parse_yaml(text)), _Document, str_keys=True)
     except (yaml.YAMLError, msgspec.ValidationError) as exc:
         raise errors.Permanent(str(exc).replace("\n", " ")) from exc
     currencies = _read_currencies(document)
@@ -148,7 +171,27 @@ def _add_document(book: PriceBook, text: str) -> PriceBook:
     discounts = tuple(_read_discount(f"discounts[{n}]", each) for n, each in enumerate(document.discounts))
     nodes = _read_cpu_nodes(document, currencies)
     extended = book.extend(prices, nodes)
-    return replace(extended, discounts=(*book.discounts, *discounts), currency=document.currency)
+    commitments = tuple(
+        _read_commitment(f"commitments[{n}]", each, currencies) for n, each in enumerate(document.commitments)
+    )
+    names = [each.name for each in (*book.commitments, *commitments)]
+    if len(set(names)) < len(names):
+        raise errors.Permanent(f"commitments: the name {max(names, key=names.count)!r} is repeated")
+    return replace(
+        extended,
+        discounts=(*book.discounts, *discounts),
+        currency=document.currency,
+        commitments=(*book.commitments, *commitments),
+    )
+
+
+def _write_dates(value: Any) -> Any:
+    """YAML reads 2026-01-31 as a date: return it as it was written."""
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {key: _write_dates(each) for key, each in value.items()}
+    return [_write_dates(each) for each in value] if isinstance(value, list) else value
 
 
 def _read_currencies(document: _Document) -> Currencies:
@@ -201,6 +244,41 @@ def _read_discount(where: str, entry: _DiscountEntry) -> Discount:
         dates.parse_time(entry.valid_from) if entry.valid_from else 0,
         dates.parse_time(entry.valid_until) if entry.valid_until else FOREVER,
     )
+
+
+def _read_commitment(where: str, entry: _CommitmentEntry, currencies: Currencies) -> Commitment:
+    try:
+        return _make_commitment(entry, currencies)
+    except errors.Permanent as exc:
+        raise errors.Permanent(f"{where}: {exc}") from exc
+
+
+def _make_commitment(entry: _CommitmentEntry, currencies: Currencies) -> Commitment:
+    if not entry.name or "/" in entry.name:
+        raise errors.Permanent("name is a word without a slash")
+    if entry.kind not in list(CommitmentKind):
+        raise errors.Permanent(f"kind is one of {', '.join(CommitmentKind)}, not {entry.kind!r}")
+    kind = CommitmentKind(entry.kind)
+    start_s, end_s = dates.parse_time(entry.valid_from), dates.parse_time(entry.valid_until)
+    if end_s <= start_s:
+        raise errors.Permanent("validUntil is not after validFrom")
+    if entry.hourly is None and entry.upfront is None:
+        raise errors.Permanent("hourly and upfront are both missing")
+    is_plan = kind is CommitmentKind.SAVINGS_PLAN
+    if not is_plan and entry.count < 1:
+        raise errors.Permanent("count, the number of nodes, is missing")
+    percent = money.round_fraction(Fraction(str(entry.discount_percent)) * 1000)
+    if not 0 <= percent < 100_000:  # noqa: PLR2004 -- 100 %
+        raise errors.Permanent(f"discountPercent is from 0 to below 100, not {entry.discount_percent:g}")
+    hourly = money.parse_dollars(str(entry.hourly or 0)) * (1 if is_plan else entry.count)
+    upfront = Fraction(money.parse_dollars(str(entry.upfront or 0)) * money.HOUR_S, end_s - start_s)
+    rate = currencies.convert(hourly + money.round_fraction(upfront), "")
+    if rate > money.MOST_MICROS_PER_HOUR:
+        raise errors.Permanent("costs more per hour than any pool")
+    return Commitment(
+        entry.name, kind, rate, start_s, end_s, entry.owner, entry.instance_type, entry.region, entry.zone,
+        entry.count, percent,
+    )  # fmt: skip
 
 
 def _read_cpu_nodes(document: _Document, currencies: Currencies) -> tuple[HostSample, ...]:
