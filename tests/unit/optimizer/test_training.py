@@ -44,7 +44,7 @@ def model(trained_s: float, schema: str = WORKLOADS.digest) -> RuntimeModel:
         training_error=0.1,
         metrics={},
         table=ConformalTable(edges=(), lower=(0.0,), upper=(0.0,), coverage=0.8),
-        shortest=ShortestTable(edges=(), lower=(1.0,), upper=(1.0,), coverage=0.8),
+        shortest=ShortestTable(shares=(), price=0.01, coverage=0.8),
         lengths=tuple(len(each) for each in texts),
         checksum=digest_texts(texts),
     )

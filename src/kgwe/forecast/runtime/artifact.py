@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kgwe.forecast.runtime.schema import Schema
 
 FORMAT: Final = "kgwe-runtime-model"
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 class ModelHeader(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,14 +1,15 @@
-"""Short intervals with stated coverage over all runs: wide where that is cheap, narrow where a run is hard to predict.
+"""Short intervals with stated coverage over all runs: the durations that are most likely, by one bound for all runs.
 
-Runs are grouped by how many seconds the quantile models leave open. Each group gets factors for both sides, such that
-the mean width is least while the stated share of all runs is covered. No group is covered less than `LEAST_COVERED`.
-Where ends lie on a grid, the ends of an interval are points of it: the parts outside its outermost points contain none.
+The distances of past runs from their median, in units of the predicted distances of the quantiles, give a distribution.
+An interval starts at the median and grows to the side that is more likely, as long as the next part holds at least
+`price` of all runs per second. One price for all runs gives the least mean width for the stated coverage: intervals are
+wide where that is cheap, and narrow where a run is hard to predict. Each interval holds `LEAST_COVERED` at least. Where
+ends lie on a grid, the ends of an interval are points of it: the seconds between the points contain none.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,29 +18,33 @@ import numpy as np
 from kgwe.forecast.runtime.ticks import Grid
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-#: Least coverage of a group, in the runs that the factors are chosen on.
-LEAST_COVERED: Final = 0.7
-_MOST_GROUPS: Final = 5
-_GROUP_ROWS: Final = 150
-_FACTORS: Final = np.linspace(0.0, 2.5, 26)
-# Least distance of a quantile from the median in log seconds, so that a factor always has an effect.
+#: Least probability that each interval holds, as predicted.
+LEAST_COVERED: Final = 0.65
+# Distances from the median, in units of the distance of the predicted quantile on the same side.
+_DISTANCES: Final = np.linspace(-4.5, 4.5, 121)
+_IS_BELOW: Final = _DISTANCES < 0
+# How far each past run is smeared.
+_SMOOTHING: Final = 0.09
+# Least distance of a quantile from the median in log seconds, so that a unit is never zero.
 _LEAST_SPREAD: Final = 0.02
-_STEP: Final = 0.01
-_HALVINGS: Final = 50
+_LEAST_PRICE: Final = 1e-9
+_STEP: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class ShortestTable:
-    """For each group of predicted widths: factors on the distances of the two quantiles from the median."""
+    """How past runs lay around their median, and the price of coverage. Without runs the quantiles are the interval."""
 
-    edges: tuple[float, ...]
-    """Upper edges of the groups, in seconds of width."""
-    lower: tuple[float, ...]
-    upper: tuple[float, ...]
+    shares: tuple[float, ...]
+    """Share of runs up to each of the distances; empty: no run is known."""
+    price: float
+    """Least share of runs per second of width."""
     coverage: float
     resolution_s: float = 0.0
     """Durations are multiples of this where no ticks are seen; 0: they are not rounded."""
@@ -51,15 +56,6 @@ class ShortestTable:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Group:
-    """One group: what each factor on each side covers, as a share of the group, and its mean width in seconds."""
-
-    share: float
-    covered: Floats
-    width: Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Answers:
     """Predictions of the models in log seconds, with the ticks that were seen: period and first duration."""
 
@@ -68,75 +64,73 @@ class Answers:
     high: Floats
     ticks: Floats
 
-    def select(self, rows: NDArray[np.bool_]) -> Answers:
-        return Answers(self.median[rows], self.low[rows], self.high[rows], self.ticks[rows])
+    def __getitem__(self, row: int) -> Answers:
+        return Answers(self.median[row], self.low[row], self.high[row], self.ticks[row])
+
+    def measure(self, value: Floats) -> Floats:
+        """Return the distance of log seconds from the median, in units of the quantile on the same side."""
+        below, above = self.find_units()
+        distance = value - self.median
+        return np.asarray(distance / np.where(distance < 0, below, above), dtype=np.float64)
+
+    def widen(self, factor: float) -> Answers:
+        """Return the predictions with quantiles that are so many times as far from the median."""
+        below, above = self.find_units()
+        return Answers(self.median, self.median - factor * below, self.median + factor * above, self.ticks)
+
+    def find_units(self) -> tuple[Floats, Floats]:
+        """Return the distances of the quantiles from the median."""
+        return np.maximum(self.median - self.low, _LEAST_SPREAD), np.maximum(self.high - self.median, _LEAST_SPREAD)
 
 
 def find_shortest(answers: Answers, lasted_s: Floats, coverage: float) -> ShortestTable:
     """Return the table for predictions of runs whose duration is known."""
     resolution = 1.0 if len(lasted_s) and bool(np.all(lasted_s == np.rint(lasted_s))) else 0.0
-    table = ShortestTable((), (1.0,), (1.0,), coverage, resolution)
     if not len(lasted_s):
-        return table
-    widths = np.expm1(answers.high) - np.expm1(answers.low)
-    count = int(np.clip(len(lasted_s) // _GROUP_ROWS, 1, _MOST_GROUPS))
-    edges = np.unique(np.quantile(widths, np.arange(1, count) / count))
-    number = np.searchsorted(edges, widths, side="right")
-    groups = []
-    for index in range(len(edges) + 1):
-        rows = number == index
-        share = float(rows.mean())
-        rows = rows if share else np.ones_like(rows)
-        groups.append(_tabulate(table, answers.select(rows), lasted_s[rows], share))
-    chosen = _FACTORS[np.array(_allot(groups, coverage))]
-    return ShortestTable(
-        tuple(edges.tolist()), tuple(chosen[:, 0].tolist()), tuple(chosen[:, 1].tolist()), coverage, resolution
-    )
+        return ShortestTable((), _LEAST_PRICE, coverage, resolution)
+    seen = np.clip(answers.measure(np.log1p(lasted_s)), _DISTANCES[0], _DISTANCES[-1])
+    smeared = 0.5 + 0.5 * np.tanh((_DISTANCES[:, np.newaxis] - seen) / (2 * _SMOOTHING))
+    table = ShortestTable(tuple(smeared.mean(axis=1).tolist()), _LEAST_PRICE, coverage, resolution)
+    prices = [_find_price(table, answers[row], float(lasted)) for row, lasted in enumerate(lasted_s)]
+    # As many runs as stated have this price or a higher one, so they are inside.
+    rank = min(math.ceil(coverage * (len(prices) + 1)), len(prices))
+    price = max(sorted(prices, reverse=True)[rank - 1], _LEAST_PRICE)
+    return ShortestTable(table.shares, min(price, 1.0), coverage, resolution)
 
 
-def _tabulate(table: ShortestTable, answers: Answers, lasted_s: Floats, share: float) -> _Group:
-    factors = _FACTORS[:, np.newaxis]
-    lower, middle, upper = _place(answers, factors, factors, table.make_grid(answers.ticks))
-    is_short = lasted_s < middle
-    below = ((lasted_s >= lower) & is_short).mean(axis=1)
-    above = ((lasted_s <= upper) & ~is_short).mean(axis=1)
-    return _Group(
-        share,
-        below[:, np.newaxis] + above,
-        (middle - lower).mean(axis=1)[:, np.newaxis] + (upper - middle).mean(axis=1),
-    )
+def _find_price(table: ShortestTable, answer: Answers, lasted_s: float) -> float:
+    """Return the highest price at which the interval of a prediction contains the duration; 0 if there is none."""
+    paid, held = math.inf, 0.0
+    for lower, upper, share, price in _grow(table, answer):
+        if held >= LEAST_COVERED:
+            paid = min(paid, price)
+        if lower <= lasted_s <= upper:
+            return paid
+        held += share
+    return 0.0
 
 
-def _place(answers: Answers, lower: Floats, upper: Floats, grid: Grid) -> tuple[Floats, Floats, Floats]:
-    """Return the lower end, the median and the upper end in seconds for factors on the distances of the quantiles."""
-    median = answers.median
-    below = lower * np.maximum(median - answers.low, _LEAST_SPREAD)
-    above = upper * np.maximum(answers.high - median, _LEAST_SPREAD)
-    middle = grid.round(np.maximum(np.expm1(median), 0.0))
-    low = np.minimum(grid.round_up(np.expm1(np.maximum(median - below, 0.0))), middle)
-    return low, middle, np.maximum(grid.round_down(np.expm1(median + above)), middle)
+def _grow(table: ShortestTable, answer: Answers) -> Iterator[tuple[float, float, float, float]]:
+    """Yield intervals that grow from the median: their ends, and the share of runs that came last with its price.
 
-
-def _allot(groups: list[_Group], coverage: float) -> list[tuple[int, int]]:
-    """Return the factors of each group: one price of coverage, in seconds, for all of them."""
-    cheap, dear = 1e-3, 1e9
-    best = [_choose(group, dear) for group in groups]
-    for _ in range(_HALVINGS):
-        price = math.sqrt(cheap * dear)
-        chosen = [_choose(group, price) for group in groups]
-        if sum(group.share * group.covered[pair] for group, pair in zip(groups, chosen, strict=True)) < coverage:
-            cheap = price
-        else:
-            dear, best = price, chosen
-    return best
-
-
-def _choose(group: _Group, price: float) -> tuple[int, int]:
-    """Return the pair of factors that is worth most among those that cover enough."""
-    enough = group.covered >= min(LEAST_COVERED, float(group.covered.max()))
-    cost = np.where(enough, group.width - price * group.covered, np.inf)
-    lower, upper = np.unravel_index(int(cost.argmin()), cost.shape)
-    return int(lower), int(upper)
+    The first one is the median alone, on the grid.
+    """
+    below, above = answer.find_units()
+    grid = table.make_grid(answer.ticks)
+    units = np.where(_IS_BELOW, below, above)
+    points = grid.round(np.expm1(np.maximum(answer.median + _DISTANCES * units, 0.0)))
+    points = points[np.append(np.True_, points[1:] > points[:-1])]
+    between = answer.measure(np.log1p(0.5 * (points[1:] + points[:-1])))
+    passed = np.interp(between, _DISTANCES, table.shares)
+    shares = np.diff(passed, prepend=0.0, append=1.0).tolist()
+    low = high = int(np.searchsorted(points, grid.round(np.expm1(answer.median))))
+    ends = points.tolist()
+    yield ends[low], ends[high], shares[low], math.inf
+    while low > 0 or high < len(ends) - 1:
+        down = shares[low - 1] / (ends[low] - ends[low - 1]) if low > 0 else -1.0
+        up = shares[high + 1] / (ends[high + 1] - ends[high]) if high < len(ends) - 1 else -1.0
+        low, high = (low - 1, high) if down >= up else (low, high + 1)
+        yield ends[low], ends[high], shares[low if down >= up else high], max(down, up)
 
 
 @dataclass(slots=True)
@@ -148,10 +142,19 @@ class ShortestIntervals:
 
     def find(self, answer: Answers) -> tuple[float, float, float]:
         """Return the lower end, the median and the upper end for one prediction."""
-        group = bisect_right(self.table.edges, math.expm1(float(answer.high)) - math.expm1(float(answer.low)))
-        lower, upper = (np.asarray(self.factor * each[group]) for each in (self.table.lower, self.table.upper))
-        low, middle, high = _place(answer, lower, upper, self.table.make_grid(answer.ticks))
-        return float(low), float(middle), float(high)
+        if not self.table.shares:
+            low, middle, high = (max(math.expm1(each), 0.0) for each in (answer.low, answer.median, answer.high))
+            return min(low, middle), middle, max(high, middle)
+        # Runs that lie further apart are fewer per second.
+        least = self.table.price / self.factor
+        grown = _grow(self.table, answer.widen(self.factor))
+        lower, upper, held, _ = next(grown)
+        middle = lower
+        for low, high, share, price in grown:
+            if held >= LEAST_COVERED and price < least:
+                break
+            lower, upper, held = low, high, held + share
+        return lower, middle, upper
 
     def observe(self, interval: tuple[float, float], lasted_s: float) -> None:
         """Widen all intervals after a miss, narrow them after a hit, balanced at the stated coverage."""

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,27 +46,27 @@ def cover(intervals: ShortestIntervals, runs: tuple[np.ndarray, ...], *, adapt: 
 
 
 def test_shortest_intervals_cover_the_stated_share_of_all_runs():
-    table = find_table(*make_runs(3000))
-    inside, _ = cover(ShortestIntervals(table), make_runs(3000, seed=6))
+    table = find_table(*make_runs(1200))
+    inside, _ = cover(ShortestIntervals(table), make_runs(1200, seed=6))
     assert 0.77 < inside.mean() < 0.83
 
 
 def test_shortest_intervals_are_narrower_than_quantiles():
-    table = find_table(*make_runs(3000))
-    _, low, high, _ = runs = make_runs(3000, seed=6)
+    table = find_table(*make_runs(1200))
+    _, low, high, _ = runs = make_runs(1200, seed=6)
     _, widths = cover(ShortestIntervals(table), runs)
     assert widths.mean() < 0.9 * (np.expm1(high) - np.expm1(low)).mean()
 
 
 def test_runs_that_are_hard_to_predict_are_covered_at_least_as_often_as_promised():
-    table = find_table(*make_runs(3000))
-    inside, _ = cover(ShortestIntervals(table), make_runs(3000, seed=6))
+    table = find_table(*make_runs(1200))
+    inside, _ = cover(ShortestIntervals(table), make_runs(1200, seed=6))
     assert inside[1::2].mean() > LEAST_COVERED - 0.04
     assert inside[::2].mean() > inside[1::2].mean()
 
 
 def test_intervals_widen_until_the_stated_share_is_covered_again():
-    intervals = ShortestIntervals(find_table(*make_runs(3000)))
+    intervals = ShortestIntervals(find_table(*make_runs(1200)))
     median, low, high, lasted = make_runs(3000, seed=6)
     inside, _ = cover(intervals, (median, low, high, 1.5 * lasted), adapt=True)
     assert 0.76 < inside[1500:].mean() < 0.84
@@ -80,7 +81,7 @@ def test_whole_seconds_make_intervals_of_whole_seconds():
 
 
 def test_ticks_make_intervals_that_end_at_ticks_and_are_narrower():
-    median, low, high, lasted = make_runs(3000)
+    median, low, high, lasted = make_runs(1200)
     ticks = (5.0, 2.0)
     seen = np.maximum(np.ceil((lasted - 2.0) / 5.0), 0.0) * 5.0 + 2.0
     plain, known = find_table(median, low, high, seen), find_table(median, low, high, seen, ticks)
@@ -97,7 +98,7 @@ def test_fractions_of_seconds_are_not_rounded():
 
 
 def test_a_shortest_interval_always_contains_the_median():
-    table = ShortestTable((), (0.01,), (0.01,), COVERAGE, 1.0)
+    table = replace(find_table(*make_runs(300)), price=1.0, resolution_s=1.0)
     for median in np.linspace(0.0, 6.0, 50).tolist():
         lower, middle, upper = ShortestIntervals(table).find(answer(median, median + 1.0, median - 1.0))
         assert 0.0 <= lower <= middle <= upper
