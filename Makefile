@@ -55,6 +55,7 @@ check: $(READY) ## Lint, types, architecture, generated files
 	@$(BIN)/python scripts/check_docs.py
 	@$(BIN)/kgwe crds --check
 	@$(BIN)/kgwe crds --docs --check
+	@$(BIN)/python -m kgwe.httpapi docs/reference/openapi.json --check
 	@$(BIN)/kgwe image dockerfile --check
 	@echo "All checks passed."
 
@@ -72,6 +73,7 @@ bench: $(READY) ## Benchmarks at a size for a laptop
 crds: $(READY) ## Write deploy/crds and docs/reference from the types
 	@$(BIN)/kgwe crds --output deploy/crds
 	@$(BIN)/kgwe crds --docs --output docs/reference
+	@$(BIN)/python -m kgwe.httpapi docs/reference/openapi.json
 
 proto: $(READY) ## Write the code of the protocols in src/kgwe/proto
 	@$(BIN)/python -m kgwe.proto.generate

@@ -166,7 +166,6 @@ NOT_PLACEMENT: Final = (
 NOT_TENANTS: Final = (
     "accelerator.topograph.run/",
     "apiextensions.k8s.io/v1",
-    "batch.kubernetes.io/job-tracking",
     "beta.kubernetes.io/",
     "cloud.google.com/",
     "eks.amazonaws.com/",
@@ -176,15 +175,12 @@ NOT_TENANTS: Final = (
     "gpu-autoscaler.io/gpu-type",
     "gpu-autoscaler.io/instance-type",
     "gpu-autoscaler.io/node-pool",
-    "gpu.warp.dev/finalizer",
     "karpenter.sh/",
     "kgwe.nvidia.io/defrag",  # a taint
     "kgwe.nvidia.io/autoscaling-policy",
     "kgwe.nvidia.io/block",
     "kgwe.nvidia.io/checkpoints",  # on GPUNodes: reports of agents
     "kgwe.nvidia.io/core",
-    "kgwe.nvidia.io/defrag",  # a taint
-    "kgwe.nvidia.io/finalizer",
     "kgwe.nvidia.io/fleet",
     "kgwe.nvidia.io/gpu-ready-at",
     "kgwe.nvidia.io/gpu-reset",
@@ -210,4 +206,7 @@ NOT_TENANTS: Final = (
     "topology.k8s.aws/",
     "topology.kubernetes.io/",
     # finalizers: written by KGWE and by the Job controller, and read to be removed
+    "batch.kubernetes.io/job-tracking",
+    "gpu.warp.dev/finalizer",
+    "kgwe.nvidia.io/finalizer",
 )

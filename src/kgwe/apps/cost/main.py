@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +23,7 @@ from kgwe.notify.metrics import NotifyMetrics
 from kgwe.telemetry import http, logs, probes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from pathlib import Path
 
     from kgwe.apps.cost.settings import Settings
@@ -38,6 +39,8 @@ class CostProcess:
 
     def __init__(self, settings: Settings, client: KubeClient, *, identity: str | None = None) -> None:
         self.settings = settings
+        self._client = client
+        self.api_port = 0
         self.identity = identity or leading.make_identity()
         self.metrics = Metrics()
         self._elector = leading.make_elector(client, settings, self.identity) if settings.leader_elect else None
@@ -68,9 +71,22 @@ class CostProcess:
             if await self.budgets.is_served():
                 self.cluster.informers.append(self.budgets.informer)
             log.info("cost_engine_started", id=self.identity, port=port)
-            async with background.run_in_background(self._list_background_tasks()):
+            async with background.run_in_background(self._list_background_tasks()), self._serve_api():
                 await self.leading.run(stop, self._lead_once)
         log.info("cost_engine_stopped", id=self.identity)
+
+    @contextlib.asynccontextmanager
+    async def _serve_api(self) -> AsyncIterator[None]:
+        """Serve the HTTP API, if the settings give it an address."""
+        if not self.settings.api_bind_address:
+            yield
+            return
+        from kgwe.apps.cost.api import serve_api  # noqa: PLC0415 - loads Starlette and uvicorn
+
+        async with serve_api(self.settings, self._client, lambda: self.budgets.informer.store) as port:
+            self.api_port = port
+            log.info("cost_api_listening", port=port)
+            yield
 
     def _list_background_tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
         yield from (informer.run() for informer in self.cluster.informers)

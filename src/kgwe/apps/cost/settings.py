@@ -87,6 +87,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     scrape_seconds: float = 15.0
     # Channels and routes of alerts about budgets (see docs/notifications.md).
     notifications: NotifySettings = NotifySettings()
+    # Address of the HTTP API, such as :8443; empty: it is not served. One that other machines can reach needs the two
+    # PEM files, which are read again when they change.
+    api_bind_address: str = ""
+    api_tls_cert_file: str = ""
+    api_tls_key_file: str = ""
     # Address of /metrics, /healthz and /readyz.
     metrics_bind_address: str = ":8080"
     leader_elect: bool = True

@@ -1,0 +1,83 @@
+"""Who a client is: its bearer token, as the API server of Kubernetes judges it (TokenReview)."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from kgwe.httpapi import problems
+from kgwe.kube.api.resources import Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kgwe.kube.client.client import KubeClient
+
+TOKEN_REVIEW: Final[Resource[Any]] = Resource(
+    "authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False, type=dict[str, Any]
+)
+# A token that is revoked keeps working for this long; one that was refused is asked about again after the second.
+_VALID_S: Final = 10.0
+_INVALID_S: Final = 2.0
+_MOST_TOKENS: Final = 4096
+_LONGEST_TOKEN: Final = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A client as the API server knows it."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+class Authenticator(Protocol):
+    """Tells who a client is."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> User:
+        """Return the user; raise a Problem with 401 for a client that is not known."""
+
+
+class TokenAuthenticator:
+    """Asks the API server about each token, and remembers answers for some seconds."""
+
+    def __init__(self, client: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        # Hash of a token -> (until when it counts, the user or why there is none).
+        self._known: OrderedDict[bytes, tuple[float, User | str]] = OrderedDict()
+
+    async def authenticate(self, headers: Mapping[str, str]) -> User:
+        """Return the user of the request's bearer token."""
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        token = token.strip()
+        if kind.lower() != "bearer" or not token:
+            raise problems.unauthorized("send a token of Kubernetes: Authorization: Bearer TOKEN")
+        if len(token) > _LONGEST_TOKEN or not token.isascii() or not token.isprintable():
+            raise problems.unauthorized("the token is malformed")
+        key = hashlib.blake2b(token.encode(), digest_size=32).digest()
+        known = self._known.get(key)
+        if known is None or known[0] <= self._clock():
+            found = await self._review(token)
+            until = self._clock() + (_VALID_S if isinstance(found, User) else _INVALID_S)
+            known = self._known[key] = until, found
+            self._known.move_to_end(key)
+            while len(self._known) > _MOST_TOKENS:
+                self._known.popitem(last=False)
+        if isinstance(known[1], str):
+            raise problems.unauthorized(known[1])
+        return known[1]
+
+    async def _review(self, token: str) -> User | str:
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+        status = (await self._client.create(TOKEN_REVIEW, body)).get("status") or {}
+        if not status.get("authenticated"):
+            return "the token is not valid"
+        user = status.get("user") or {}
+        extra = tuple(sorted((key, tuple(values)) for key, values in (user.get("extra") or {}).items()))
+        return User(user.get("username", ""), user.get("uid", ""), tuple(user.get("groups") or ()), extra)

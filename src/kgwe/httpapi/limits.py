@@ -1,0 +1,38 @@
+"""How often a client may call: a bucket of tokens for each user, and for each address of clients that are not known."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from kgwe.httpapi import problems
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: a request with a larger body is refused; no route reads one
+MOST_BODY_BYTES: Final = 64 << 10
+_MOST_CLIENTS: Final = 10_000
+
+
+class RateLimiter:
+    """Token buckets by name."""
+
+    def __init__(self, per_s: float, burst: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, name: str) -> None:
+        """Take a token; raise a Problem with 429 if there is none."""
+        now = self._clock()
+        tokens, filled = self._buckets.get(name, (float(self._burst), now))
+        tokens = min(tokens + (now - filled) * self._per_s, float(self._burst))
+        if tokens < 1:
+            raise problems.too_many(int((1 - tokens) / self._per_s) + 1)
+        self._buckets[name] = tokens - 1, now
+        self._buckets.move_to_end(name)
+        while len(self._buckets) > _MOST_CLIENTS:
+            self._buckets.popitem(last=False)
