@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe import terminal
+from kgwe import errors, terminal
 from kgwe.hardware.dcgm import metrics as dcgm
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster.cluster import LocalCluster
 from kgwe.local.fleet import apply as fleet
 from kgwe.local.fleet import exporter, faults, gpunodes, models
+from kgwe.local.fleet.cloud import CloudRules, SimulatedCloud
 from kgwe.local.fleet.simulator import Simulator
 from kgwe.local.host import progress
 from kgwe.model.health.xids import look_up
@@ -317,6 +319,66 @@ async def _print_metrics(client: KubeClient, node: str | None) -> None:
         names = simulator.node_names() if node is None else [node]
         sys.stdout.buffer.write(dcgm.render_metrics(simulator.rows(names)))
         sys.stdout.flush()
+
+
+# --- cloud ----------------------------------------------------------------------------------------------
+
+
+def cloud(
+    *,
+    name: Name = "kgwe",
+    kubeconfig: Path | None = None,
+    launch_delay: float = 1.0,
+    gpu_delay: float = 0.0,
+    stock: list[str] | None = None,
+    quota: list[str] | None = None,
+    nodes_per_leaf: int = 16,
+) -> int:
+    """Run the simulated cloud until Ctrl-C: it answers the orders of kgwe autoscaler, and makes and removes nodes.
+
+    Parameters
+    ----------
+    kubeconfig
+        Kubeconfig of another cluster, instead of the local cluster --name.
+    launch_delay
+        Seconds from an order until its node joins.
+    gpu_delay
+        Seconds from then until the node offers GPUs.
+    stock
+        TYPE/ZONE/CAPACITY=COUNT, patterns allowed: instances there are at most. More orders get "no capacity".
+    quota
+        TYPE/ZONE/CAPACITY=COUNT, patterns allowed: instances that the account may have.
+    nodes_per_leaf
+        Nodes of one order that share a leaf.
+    """
+    logs.configure(level="info")
+    config = kubeconfig or LocalCluster.attach(name).kubeconfig
+    rules = CloudRules(
+        launch_delay_s=launch_delay,
+        gpu_delay_s=gpu_delay,
+        stock=_read_counts("--stock", stock or ()),
+        quota=_read_counts("--quota", quota or ()),
+        nodes_per_leaf=nodes_per_leaf,
+    )
+
+    async def work() -> None:
+        fleets = [models.load(each) for each in models.list_names()]
+        async with KubeClient.connect(config, field_manager="kgwe-simulated-cloud") as client:
+            await SimulatedCloud(client, fleets, rules).run()
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(work())
+    return 0
+
+
+def _read_counts(option: str, texts: Sequence[str]) -> dict[str, int]:
+    found = {}
+    for text in texts:
+        pattern, _, count = text.rpartition("=")
+        if not pattern or not count.isdecimal():
+            raise errors.Permanent(f"{option}: {text!r} is not TYPE/ZONE/CAPACITY=COUNT, such as p5.48xlarge/*/spot=4")
+        found[pattern] = int(count)
+    return found
 
 
 # --- shared ---------------------------------------------------------------------------------------------

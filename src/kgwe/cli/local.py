@@ -50,6 +50,15 @@ app.command(
 )
 
 app.command(
+    "kgwe.cli.fleet:cloud",
+    name="cloud",
+    help="Run the simulated cloud, which makes nodes for kgwe autoscaler (provider kwok).",
+    help_epilogue="""Examples:
+  kgwe local cloud                                  nodes join after a second
+  kgwe local cloud --launch-delay 30 --gpu-delay 90
+  kgwe local cloud --stock "p5.48xlarge/*/spot=0" --quota "p4de.24xlarge/*=4\"""",
+)
+app.command(
     "kgwe.cli.prometheus:app", name="prometheus", help="Run a real Prometheus that scrapes the simulated GPU nodes."
 )
 

@@ -42,6 +42,8 @@ COMMANDS = (
     Command("optimizer", "kgwe.cli.processes.optimizer:app", "Keep history, predict run times and find wasted GPUs."),
     Command("cost-engine", "kgwe.cli.processes.cost:app", "Meter what GPU nodes cost and which pods held them."),
     Command("autoscaler", "kgwe.cli.processes.autoscaler:app", "Buy nodes for what waits, and remove idle nodes."),
+    Command("scale", "kgwe.cli.scaling.scale:app", "Show what the autoscaler does, has done and would do."),
+    Command("drain", "kgwe.cli.scaling.drain:app", "Show which pods leave a node or leaf, and where they would go."),
     Command("cost", "kgwe.cli.cost.cost:app", "Show what namespaces, teams and workloads cost."),
     Command("report", "kgwe.cli.cost.report:app", "Write a chargeback report of the whole fleet."),
     Command("bill", "kgwe.cli.cost.bill:app", "Compare a bill of the cloud with what was metered."),

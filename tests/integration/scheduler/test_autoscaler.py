@@ -11,7 +11,10 @@ from tests.support.clusters.bed import kgwe
 
 from kgwe.kube.api import resources
 from kgwe.kube.api.timestamp import epoch_seconds
+from kgwe.local.fleet import exporter
 from kgwe.local.fleet.cloud import CloudRules
+from kgwe.local.fleet.simulator import Simulator
+from kgwe.telemetry import http
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -110,3 +113,51 @@ async def test_killed_in_mid_launch_and_mid_drain_it_buys_once_and_removes_the_n
         status = scale.status
         assert status.lastScaleUpTime is not None
         assert epoch_seconds(status.lastScaleUpTime) > 0
+
+
+@pytest.mark.slow
+async def test_a_node_that_does_little_goes_within_the_disruption_budget(bed: Bed, tmp_path: Path) -> None:
+    simulator = Simulator(bed.client)
+    rules = CloudRules(launch_delay_s=0.2)
+    async with (
+        simulator.run_in_background(),
+        http.serving(exporter.ExporterApp(simulator), http.Address("127.0.0.1", 0)) as port,
+    ):
+        env = {
+            "KGWE_AUTOSCALER_EXPORTERS_FROM": f"http://127.0.0.1:{port}/targets",
+            "KGWE_AUTOSCALER_SCRAPE_SECONDS": "0.5",
+            "KGWE_AUTOSCALER_USE_WINDOW_SECONDS": "5",
+        }
+        async with ScalingCluster(bed, tmp_path, rules, env).running() as scale:
+            await scale.add_policy(
+                H100,
+                scaleDown={"idleSeconds": 3600, "gracePeriodSeconds": 1, "autoConsolidate": True, "minRunSeconds": 0},
+            )
+            container = {"name": "c", "image": "example.com/i:1", "resources": {"limits": {"nvidia.com/gpu": "3"}}}
+            idle = {"kgwe.nvidia.io/use-profile": "idle"}
+            for name in ("filler-a", "filler-b"):
+                await scale.add_pod(name, 5, annotations=idle)
+            await scale.until(lambda: len(scale.list_running()) == 2)
+            template = {
+                "metadata": {"labels": {"app": "web"}, "annotations": idle},
+                "spec": {"containers": [container]},
+            }
+            selector = {"matchLabels": {"app": "web"}}
+            web = {"metadata": {"name": "web"}, "spec": {"replicas": 2, "selector": selector, "template": template}}
+            await bed.client.create(resources.DEPLOYMENT, web, "default")
+            budget = {"metadata": {"name": "web"}, "spec": {"minAvailable": 2, "selector": selector}}
+            await bed.client.create(resources.POD_DISRUPTION_BUDGET, budget, "default")
+            await scale.until(lambda: len(scale.list_running()) == 4)
+            assert scale.count_bought() == 2
+            for name in ("filler-a", "filler-b"):
+                await bed.client.delete(resources.POD, name, "default", grace_s=0)
+            await scale.until(lambda: "DisruptionBudget" in {each.reason for each in scale.status.kept})
+            assert not any(node.spec.unschedulable for node in bed.nodes.store.values())
+
+            change = {"spec": {"minAvailable": 1}}
+            await bed.client.patch(resources.POD_DISRUPTION_BUDGET, "web", change, "default")
+            await scale.until(lambda: len(bed.nodes.store) == 1)
+            await scale.until(lambda: len(scale.list_running()) == 2)
+            assert (scale.count_bought(), scale.count_alive()) == (2, 1)
+            await bed.client.delete(resources.DEPLOYMENT, "web", "default")
+            await bed.client.delete(resources.POD_DISRUPTION_BUDGET, "web", "default")

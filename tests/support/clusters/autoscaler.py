@@ -60,10 +60,11 @@ H100: dict[str, Any] = {
 class ScalingCluster:
     """What the tests ask of it."""
 
-    def __init__(self, bed: Bed, logs: Path, rules: CloudRules) -> None:
+    def __init__(self, bed: Bed, logs: Path, rules: CloudRules, env: Mapping[str, str] | None = None) -> None:
         self.bed = bed
         self.client = bed.client
         self.rules = rules
+        self._env = dict(os.environ) | _QUICK | dict(env or {})
         self._logs = logs
         self._path = service_account_kubeconfig(
             bed.cluster, "kgwe-system", "kgwe-autoscaler", logs / "autoscaler.kubeconfig"
@@ -97,7 +98,7 @@ class ScalingCluster:
         arguments = ["autoscaler", "--kubeconfig", str(self._path), "--metrics-bind-address", f"127.0.0.1:{port}"]
         self._starts += 1
         log = self._logs / f"autoscaler-{self._starts}.log"
-        self.process = fork_server.shared().start(arguments, dict(os.environ) | _QUICK, log)
+        self.process = fork_server.shared().start(arguments, self._env, log)
 
     def kill(self) -> None:
         if self.process is not None:

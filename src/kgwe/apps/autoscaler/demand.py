@@ -45,10 +45,19 @@ def find_wait_s(timeout_s: float, priority: int) -> float:
     return timeout_s * max(1.0 - max(priority, 0) / _PRIORITY_STEP * _LEAST, _LEAST)
 
 
-def find_demand(view: View, masked: frozenset[str], timeout_s: float, now_s: float) -> Demand:
+def find_demand(
+    view: View,
+    masked: frozenset[str],
+    timeout_s: float,
+    now_s: float,
+    *,
+    is_tried: bool = False,
+    without: frozenset[str] = frozenset(),
+) -> Demand:
     """Ask the engine for everything that waits, in queue order. `masked`: nodes on which nothing more is placed.
 
-    Nodes whose GPUs have not arrived are masked: they count as capacity that comes.
+    Nodes whose GPUs have not arrived are masked: they count as capacity that comes. `is_tried`: whether every pod
+    counts as refused by a scheduler. `without`: owners that are left out.
     """
     view.find_waiting()
     live = view.fleet
@@ -58,7 +67,7 @@ def find_demand(view: View, masked: frozenset[str], timeout_s: float, now_s: flo
     expected: set[str] = set()
     young = pending = 0
     for ask in sorted(view.asks.values(), key=lambda each: each.sort_key()):
-        if not _is_unschedulable(view, ask):
+        if ask.owner in without or not (is_tried or _is_unschedulable(view, ask)):
             continue
         found = make_plan(fleet, ask, explain=False)
         if isinstance(found, Plan):

@@ -14,6 +14,7 @@ from kgwe import errors
 from kgwe.apps import background, leading
 from kgwe.apps.autoscaler.cluster_view import ClusterView
 from kgwe.apps.autoscaler.controller import FIELD_MANAGER, Controller
+from kgwe.apps.autoscaler.gpu_use import open_gpu_use
 from kgwe.apps.autoscaler.metrics import Metrics
 from kgwe.apps.autoscaler.providers import make_providers
 from kgwe.apps.leading import LeaderLoop
@@ -57,6 +58,7 @@ class AutoscalerProcess:
         self.events = EventRecorder(acting, controller=FIELD_MANAGER, instance=self.identity)
         self.metrics = Metrics()
         self.providers = make(acting, settings)
+        self.use = open_gpu_use(settings)
         self.controller = Controller(
             acting,
             self.cluster,
@@ -65,6 +67,7 @@ class AutoscalerProcess:
             self.metrics,
             record=self.events.record,
             dry_run=settings.dry_run,
+            uses=self.use.by_node,
         )
         self._wake = asyncio.Event()
         self._acting = False
@@ -97,6 +100,7 @@ class AutoscalerProcess:
         try:
             async with (
                 http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port,
+                self.use.running(),
                 background.run_in_background(self._background()),
             ):
                 log.info("autoscaler_started", id=self.identity, port=port)

@@ -28,6 +28,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     price_files: tuple[str, ...] = ()
     # Show plans in the status of policies, and buy or remove nothing.
     dry_run: bool = False
+    # Use of GPUs from Prometheus at this URL, and how to authenticate. Without a source the use is not known, and only
+    # empty nodes are removed.
+    prometheus_url: str = ""
+    prometheus_token_file: str = ""
+    prometheus_username: str = ""
+    prometheus_password_file: str = ""
+    prometheus_ca_file: str = ""
+    prometheus_tenant: str = ""
+    # Label matchers of this cluster's series, such as cluster="prod", if Prometheus has several clusters.
+    prometheus_matchers: str = ""
+    prometheus_range_seconds: float = 0.0
+    # Exporters that the process scrapes itself: URLs, or the URL of an http_sd service that lists them.
+    exporters: tuple[str, ...] = ()
+    exporters_from: str = ""
+    scrape_seconds: float = 15.0
+    # Seconds over which the use of GPUs is averaged.
+    use_window_seconds: float = 600.0
     # Namespace of the simulated cloud's orders (provider kwok).
     namespace: str = "kgwe-system"
     # Address of /metrics, /healthz and /readyz.
@@ -50,4 +67,6 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     loaded = configuration.load(Settings, ENV_PREFIX, path, overrides)
     if not 0 < loaded.reconcile_seconds < math.inf:
         raise errors.Permanent(f"settings: reconcileSeconds must be above 0, not {loaded.reconcile_seconds:g}")
+    if not 0 < loaded.use_window_seconds < math.inf:
+        raise errors.Permanent(f"settings: useWindowSeconds must be above 0, not {loaded.use_window_seconds:g}")
     return loaded

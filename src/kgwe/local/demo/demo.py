@@ -20,7 +20,7 @@ from kgwe.kube.client import manifests
 from kgwe.kube.client.informer import Informer
 from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
 from kgwe.local.demo import install
-from kgwe.local.fleet import apply, exporter, models
+from kgwe.local.fleet import apply, cloud, exporter, models
 from kgwe.local.host import assets
 from kgwe.model.units.phrasing import format_count
 
@@ -52,6 +52,7 @@ SAMPLES = (
     Sample("warp-inference.yaml", Phase.SUCCEEDED, "a workload of gpu.warp.dev, 2 GPUs"),
     Sample("inference.yaml", Phase.RUNNING, "1 GPU on a low-cost node, keeps running"),
     Sample("notebook.yaml", Phase.RUNNING, "an idle notebook, which the optimizer finds"),
+    Sample("burst.yaml", Phase.SUCCEEDED, "32 GPUs on nodes that are bought for it and go afterwards"),
     Sample("too-large.yaml", Phase.PENDING, "waits, with the reason in its status"),
 )
 
@@ -159,10 +160,14 @@ async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: 
         predictions = {"KGWE_SCHEDULER_OPTIMIZER_ADDRESS": optimizer}
         await asyncio.to_thread(lambda: install.start_scheduler(cluster, env=predictions))
         await asyncio.to_thread(install.start_mig, cluster)
+        await asyncio.to_thread(cloud.start, cluster)
+        await asyncio.to_thread(install.start_autoscaler, cluster)
         return Endpoints(metrics, optimizer)
 
 
 async def submit_samples(client: KubeClient) -> None:
+    policy = manifests.load_manifests(assets.find_asset("examples") / "burst-policy.yaml")
+    await manifests.apply_manifest(client, policy)
     for sample in SAMPLES:
         await manifests.apply_manifest(client, _load_documents(sample), namespace=NAMESPACE)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SCHEDULER = "kgwe-scheduler"
 MIG = "kgwe-mig"
 OPTIMIZER = "kgwe-optimizer"
+AUTOSCALER = "kgwe-autoscaler"
 NAMESPACE = "kgwe-system"
 _OPTIMIZER_PORT = 50051
 
@@ -67,6 +68,18 @@ def start_mig(cluster: LocalCluster) -> int:
     port = ports.allocate(("metrics",))["metrics"]
     command = [sys.executable, "-m", "kgwe.cli", "mig", "--kubeconfig", str(kubeconfig)]
     cluster.start_sidecar(MIG, [*command, "--metrics-bind-address", f"127.0.0.1:{port}"])
+    return port
+
+
+def start_autoscaler(cluster: LocalCluster) -> int:
+    """Start the autoscaler with the permissions of deploy/autoscaler.yaml; return its metrics port."""
+    kubeconfig = service_account_kubeconfig(
+        cluster, NAMESPACE, AUTOSCALER, cluster.directory / f"{AUTOSCALER}.kubeconfig"
+    )
+    port = ports.allocate(("metrics",))["metrics"]
+    command = [sys.executable, "-m", "kgwe.cli", "autoscaler", "--kubeconfig", str(kubeconfig)]
+    command += ["--reconcile-seconds", "2", "--metrics-bind-address", f"127.0.0.1:{port}"]
+    cluster.start_sidecar(AUTOSCALER, command)
     return port
 
 

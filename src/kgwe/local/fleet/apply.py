@@ -204,10 +204,15 @@ async def _read(client: KubeClient) -> _Existing:
     with contextlib.suppress(errors.NotFound):  # the cluster has no dynamic resource allocation
         slices = await _run_with_retries(partial(client.list, resources.RESOURCE_SLICE, **selector))
     return _Existing(
-        {node.metadata.name: node for node in nodes},
-        {obj.metadata.name: obj for obj in gpu_nodes},
+        {node.metadata.name: node for node in nodes if _is_of_model(node)},
+        {obj.metadata.name: obj for obj in gpu_nodes if _is_of_model(obj)},
         {obj.spec.nodeName: obj for obj in slices},
     )
+
+
+def _is_of_model(obj: core.Node | gpunode.GPUNode) -> bool:
+    """Return whether a model describes the node; the simulated cloud removes its own nodes itself."""
+    return obj.metadata.labels.get(inventory.FLEET_LABEL) != inventory.CLOUD_FLEET
 
 
 async def _apply_node(client: KubeClient, node: inventory.FleetNode, there: _Existing, *, dra: bool) -> Verdict:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fnmatch
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
 
     from kgwe.cloud.kwok import Answer, ConfigMap, Machine, Order
     from kgwe.kube.client.client import KubeClient
+    from kgwe.local.cluster.cluster import LocalCluster
     from kgwe.model.simfleet import model_file
 
 log = structlog.get_logger(__name__)
 
+SIDECAR: Final = "simulated-cloud"
 #: Label of nodes that this cloud has made; its value is the request.
 INSTANCE_LABEL: Final = "kgwe.nvidia.io/simulated-instance"
 _TICK_S: Final = 0.1
@@ -251,7 +254,7 @@ class SimulatedCloud:
         fleet, pool = found
         leaf = self._find_leaf(order, machine)
         place = inventory.Place(leaf, f"spine-{order.zone}", f"core-{order.zone}", order.zone, fleet.region)
-        return inventory.FleetNode(machine.name, "cloud", fleet.seed, pool, place)
+        return inventory.FleetNode(machine.name, inventory.CLOUD_FLEET, fleet.seed, pool, place)
 
     def _find_leaf(self, order: Order, machine: Machine) -> str:
         number = int(machine.name.rpartition("-")[2])
@@ -274,6 +277,13 @@ class SimulatedCloud:
             taints.append({"key": self.rules.startup_taint, "value": "", "effect": "NoSchedule"})
         body["spec"]["taints"] = taints
         return body
+
+
+def start(cluster: LocalCluster, *, launch_delay_s: float = 2.0, gpu_delay_s: float = 0.0) -> None:
+    """Start the simulated cloud as a sidecar of a cluster."""
+    command = [sys.executable, "-m", "kgwe.cli", "local", "cloud", "--kubeconfig", str(cluster.kubeconfig)]
+    command += ["--launch-delay", f"{launch_delay_s:g}", "--gpu-delay", f"{gpu_delay_s:g}"]
+    cluster.start_sidecar(SIDECAR, command)
 
 
 def _describe(order: Order) -> str:

@@ -194,6 +194,8 @@ def _whole_mib(size: int, percent: int) -> int:
 # --- labels ---------------------------------------------------------------------------------------------
 
 FLEET_LABEL: Final = "kgwe.nvidia.io/fleet"
+#: Fleet of the nodes that the simulated cloud makes and removes; no model describes them.
+CLOUD_FLEET: Final = "cloud"
 CAPACITY_TYPE_LABELS: Final = ("gpu-autoscaler.io/capacity-type", "karpenter.sh/capacity-type")
 
 

@@ -1,0 +1,1 @@
+"""`kgwe scale` and `kgwe drain`: what the autoscaler does, and what a drain would do."""
