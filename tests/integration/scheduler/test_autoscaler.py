@@ -158,6 +158,7 @@ async def test_a_node_that_does_little_goes_within_the_disruption_budget(bed: Be
             await bed.client.patch(resources.POD_DISRUPTION_BUDGET, "web", change, "default")
             await scale.until(lambda: len(bed.nodes.store) == 1)
             await scale.until(lambda: len(scale.list_running()) == 2)
-            assert (scale.count_bought(), scale.count_alive()) == (2, 1)
+            await scale.until(lambda: scale.count_alive() == 1)
+            assert scale.count_bought() == 2
             await bed.client.delete(resources.DEPLOYMENT, "web", "default")
             await bed.client.delete(resources.POD_DISRUPTION_BUDGET, "web", "default")

@@ -14,7 +14,7 @@ from kgwe.apps.autoscaler.cluster_view import ClusterView
 from kgwe.apps.autoscaler.controller import Controller
 from kgwe.apps.autoscaler.metrics import Metrics
 from kgwe.cloud.kwok import KwokProvider
-from kgwe.kube.api import resources, timestamp
+from kgwe.kube.api import autoscaling, resources, timestamp
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.fleet import models
 from kgwe.local.fleet.cloud import CloudRules, SimulatedCloud
@@ -54,7 +54,8 @@ class ScalingBed:
 
     def __init__(self, rules: CloudRules) -> None:
         kinds = [each for each in vars(resources).values() if isinstance(each, resources.Resource)]
-        self.api = MemoryApi(kind for kind in kinds if kind.group in ("kgwe.nvidia.io", "gpu.warp.dev"))
+        own = [kind for kind in kinds if kind.group in ("kgwe.nvidia.io", "gpu.warp.dev")]
+        self.api = MemoryApi([*own, autoscaling.PROVISIONING_REQUESTS[0], autoscaling.CAPACITY_BUFFERS[0]])
         self.client = KubeClient(self.api)
         self.now_s = _START
         self.rules = rules

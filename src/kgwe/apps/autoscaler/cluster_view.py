@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kgwe.apps.autoscaler.capacity_requests import CapacityRequests
 from kgwe.cluster import offline
 from kgwe.cluster.state.cluster_state import selector_of
 from kgwe.kube import dialects
@@ -26,6 +27,7 @@ class ClusterView:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self.view: View = offline.empty_view()
+        self.requests = CapacityRequests(client)
         self._policies = Informer(client, resources.AUTOSCALING_POLICY)
         self.watched: dict[Resource[Any], Informer[Any]] = {}
         self.informers: list[Informer[Any]] = [self._policies]
@@ -47,7 +49,7 @@ class ClusterView:
         for kind, informer in watched.items():
             informer.on_change(listeners[kind])
         self.watched = watched
-        self.informers += watched.values()
+        self.informers += [*watched.values(), *await self.requests.watch()]
 
     @property
     def policies(self) -> Mapping[str, AutoscalingPolicy]:

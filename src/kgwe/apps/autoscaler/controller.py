@@ -155,6 +155,9 @@ class Controller:
                 await self._run_policy(each, replace(demand, asks=_without(demand, seated)), pods, seated)
             except Exception as exc:  # noqa: BLE001 - same
                 await self._note_error(each.policy, exc)
+        if any(each.acts for each in rounds):
+            unmet = {one.owner: f"{one.reason}: {one.message}" for each in rounds for one in each.found.unmet}
+            await self._cluster.requests.write_conditions(self._client, demand.placed, unmet, self._clock())
         self.metrics.last_round_s = self._clock()
         self.metrics.round_s.observe(time.perf_counter() - began)
 
@@ -228,7 +231,15 @@ class Controller:
             if each.node is not None and each.stage in {Stage.JOINED, Stage.BROKEN, Stage.DRAINING, Stage.REMOVING}
         )
         timeout_s = min((one.policy.spec.pendingPodTimeoutSeconds for one in rounds), default=0)
-        demand = find_demand(self._cluster.view, masked, timeout_s, self._clock())
+        requests, now_s = self._cluster.requests, self._clock()
+        demand = find_demand(
+            self._cluster.view,
+            masked,
+            timeout_s,
+            now_s,
+            extra=requests.list_asks(self._cluster.view, now_s),
+            booked=requests.list_bookings(),
+        )
         self.metrics.pending_pods = demand.pending_pods
         self.metrics.use = measure_use(self._cluster.view.fleet.snapshot)
         return demand

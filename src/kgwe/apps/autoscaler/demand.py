@@ -12,6 +12,8 @@ from kgwe.placement.planning.planner import make_plan
 from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kgwe.cluster.offline import View
     from kgwe.placement.planning.ask import Ask
 
@@ -38,6 +40,8 @@ class Demand:
     names: dict[str, str] = field(default_factory=dict)
     """Owner -> its name for people."""
     pending_pods: int = 0
+    placed: frozenset[str] = frozenset()
+    """Owners that the engine places now."""
 
 
 def find_wait_s(timeout_s: float, priority: int) -> float:
@@ -53,11 +57,14 @@ def find_demand(
     *,
     is_tried: bool = False,
     without: frozenset[str] = frozenset(),
+    extra: Sequence[Ask] = (),
+    booked: frozenset[str] = frozenset(),
 ) -> Demand:
     """Ask the engine for everything that waits, in queue order. `masked`: nodes on which nothing more is placed.
 
     Nodes whose GPUs have not arrived are masked: they count as capacity that comes. `is_tried`: whether every pod
     counts as refused by a scheduler. `without`: owners that are left out.
+    `extra`: asks of other objects. `booked`: owners for which nothing is bought, but whose nodes stay.
     """
     view.find_waiting()
     live = view.fleet
@@ -65,25 +72,29 @@ def find_demand(
     fleet.sync(masked)
     unmet, names = [], {}
     expected: set[str] = set()
+    placed: set[str] = set()
     young = pending = 0
-    for ask in sorted(view.asks.values(), key=lambda each: each.sort_key()):
+    others = {ask.owner for ask in extra}
+    for ask in sorted((*view.asks.values(), *extra), key=lambda each: each.sort_key()):
         if ask.owner in without or not (is_tried or _is_unschedulable(view, ask)):
             continue
         found = make_plan(fleet, ask, explain=False)
         if isinstance(found, Plan):
             fleet.snapshot.commit_all(found.grants)
             expected.update(seat.node for seat in found.seats)
+            placed.add(ask.owner)
             continue
-        if found.code in _NOT_FOR_NODES:
+        if found.code in _NOT_FOR_NODES or ask.owner in booked:
             continue
-        pending += _count_pods(ask)
+        is_extra = ask.owner in others
+        pending += 0 if is_extra else _count_pods(ask)
         waited_s = now_s - timestamp.epoch_seconds(ask.since) if ask.since else 0.0
-        if waited_s < find_wait_s(timeout_s, ask.priority):
+        if not is_extra and waited_s < find_wait_s(timeout_s, ask.priority):
             young += 1
             continue
         unmet.append(ask)
         names[ask.owner] = f"{ask.namespace}/{ask.name}" if ask.namespace else ask.name or ask.owner
-    return Demand(fleet, tuple(unmet), young, frozenset(expected), names, pending)
+    return Demand(fleet, tuple(unmet), young, frozenset(expected), names, pending, frozenset(placed))
 
 
 def _is_unschedulable(view: View, ask: Ask) -> bool:
