@@ -19,6 +19,7 @@ from kgwe.kube import dialects
 from kgwe.kube.api import autoscaling, core, timestamp
 from kgwe.kube.api.meta import Condition
 from kgwe.kube.client.informer import Informer
+from kgwe.kube.dialects.membership import Unreadable
 from kgwe.kube.translate import podrequest
 from kgwe.placement.gang.request import GangRequest, Role
 from kgwe.placement.planning.ask import Ask
@@ -124,7 +125,7 @@ class CapacityRequests:
         levels = tuple(level.name for level in view.fleet.tree.levels)
         try:
             return dialects.Levels(view.state.reader.labels(), levels).find_level(text, f"annotation {_TOPOLOGY}")
-        except dialects.Unreadable as exc:
+        except Unreadable as exc:
             raise errors.Permanent(str(exc)) from exc
 
     def _read_buffer(self, buffer: CapacityBuffer, view: View) -> Iterator[Ask]:

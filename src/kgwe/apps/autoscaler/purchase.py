@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kgwe.apps.autoscaler.pool_offers import PolicyOffers, PoolOffer
     from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy
     from kgwe.placement.fleet.node import Node
+    from kgwe.placement.live.scratch import ScratchFleet
     from kgwe.placement.planning.ask import Ask
     from kgwe.scaling.launch_memory import LaunchMemory, Offer
 
@@ -74,14 +75,13 @@ class PurchaseRound:
             return ScaleUp(orders=floors)
         near = frozenset(ask.owner for ask in asks if _is_near(ask))
         in_flight = self._list_in_flight()
-        levels = tuple(level.name for level in demand.fleet.tree.levels) or (LEAF,)
         priorities = sorted({each.pool.priority for each in self._usable}, reverse=True)
         orders, waiting = list(floors), asks
         seated: set[str] = set()
         unmet: tuple[Unmet, ...] = ()
         for least in priorities or [0]:
             offers = [each for each in self._usable if each.pool.priority == least]
-            plan, bought = self._plan_within_limits(offers, waiting, in_flight, levels)
+            plan, bought = self._plan_within_limits(offers, waiting, in_flight, demand.fleet)
             orders += make_orders(plan, {str(each.offer): each.offer for each in offers}, near)
             for pool, _ in plan.nodes:
                 self._room[self._by_name[pool].offer.pool] -= 1
@@ -96,9 +96,10 @@ class PurchaseRound:
         offers: Sequence[PoolOffer],
         asks: Sequence[Ask],
         in_flight: dict[str, tuple[Node, str]],
-        levels: tuple[str, ...],
+        existing: ScratchFleet,
     ) -> tuple[PurchasePlan, dict[str, tuple[Node, str]]]:
         """Plan, and plan again with less while a limit that several offers share is exceeded."""
+        levels = tuple(level.name for level in existing.tree.levels) or (LEAF,)
         limits = {str(each.offer): self._room[each.offer.pool] for each in offers}
         plan = PurchasePlan()
         for _ in range(_ATTEMPTS):
@@ -111,6 +112,7 @@ class PurchaseRound:
                 [node for node, _ in in_flight.values()],
                 {name: group for name, (_, group) in in_flight.items() if group},
                 levels,
+                existing=existing,
             )
             plan = planner.plan(asks)
             exceeded = self._find_exceeded(plan)

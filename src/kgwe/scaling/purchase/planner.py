@@ -1,7 +1,8 @@
 """The purchase planner: the cheapest nodes on which everything that waits would fit.
 
 Gangs come first, the largest first. A gang for which enough nodes are in flight waits for them. Otherwise it is bought
-from one pool, whole or not at all, and only where the scheduler's gang planner accepts it on the simulated nodes.
+from one pool, whole or not at all, and only where the scheduler's gang planner accepts it on the simulated nodes. If no
+level is required, free nodes of the fleet are used first (`top_up`).
 Single pods then take the room that is left on those nodes and on nodes in flight. What still waits is covered by class
 (`cover`, or `exact` for few pods).
 """
@@ -23,22 +24,27 @@ from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.scaling.purchase.cover import Batch, cover_pods
 from kgwe.scaling.purchase.filling import NodeFiller
 from kgwe.scaling.purchase.pools import PromisedSeat, PurchasePlan, Unmet, UnmetReason
+from kgwe.scaling.purchase.top_up import TopUpSearch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kgwe.model.network.domains import Tree
     from kgwe.placement.fleet.node import Node, Request
     from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.placement.live.scratch import Source
     from kgwe.placement.planning.ask import Ask
     from kgwe.scaling.purchase.cover import ExactCover
     from kgwe.scaling.purchase.pools import NodePool
+    from kgwe.scaling.purchase.top_up import TopUp
 
     #: number of the node among those bought for the gang, and the devices of one pod
     GangSeats = tuple[tuple[int, Grant], ...]
 
 #: Name of the level of leaves or placement groups in the simulated network.
 LEAF: Final = "leaf"
+#: How many pools, the cheapest first, are tried to complete a gang beside free nodes.
+_TOP_UPS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,8 @@ class PurchasePlanner:
     levels: Sequence[str] = (LEAF,)
     budget: int | None = None
     exact: ExactCover | None = None
+    existing: Source | None = None
+    """The fleet as it is: gangs without a required level use what is free there. It is the same afterwards."""
     _bought: list[tuple[str, Node]] = field(default_factory=list)
     _seats: dict[str, tuple[PromisedSeat, ...]] = field(default_factory=dict)
     _unmet: list[Unmet] = field(default_factory=list)
@@ -67,6 +75,7 @@ class PurchasePlanner:
     _spent: int = 0
     _fillers: dict[tuple[Request, ...], NodeFiller] = field(default_factory=dict)
     _tried: dict[tuple[Ask, str, int], GangSeats | None] = field(default_factory=dict)
+    _undos: list[Callable[[], None]] = field(default_factory=list)
 
     def plan(self, asks: Sequence[Ask]) -> PurchasePlan:
         """Return what to buy. Call it once."""
@@ -84,6 +93,8 @@ class PurchasePlanner:
         if singles:
             self._seat_on_known_nodes(singles)
             self._buy_for_pods({request: waiting for request, waiting in singles.items() if waiting})
+        for undo in reversed(self._undos):
+            undo()
         return PurchasePlan(tuple(self._bought), dict(self._seats), tuple(self._unmet))
 
     # --- gangs ------------------------------------------------------------------------------------------
@@ -111,6 +122,8 @@ class PurchasePlanner:
         """Buy the nodes of a gang from the cheapest pool on which the gang planner accepts it."""
         requests = _list_requests(ask)
         offers, reason = self._list_gang_offers(ask, requests)
+        if self._top_up_gang(ask, len(requests), min((price for price, _, _ in offers), default=None)):
+            return
         for _, nodes, number in sorted(offers):
             pool = self.pools[number]
             key = (ask.without_identity(), pool.name, nodes)
@@ -124,6 +137,35 @@ class PurchasePlanner:
         if offers:
             reason = UnmetReason.TOPOLOGY
         self._refuse(ask.owner, reason, f"a gang of {len(requests)} pods is bought whole or not at all")
+
+    def _top_up_gang(self, ask: Ask, pods: int, whole: int | None) -> bool:
+        """Buy only what a gang needs beside the free nodes of the fleet, if that is cheaper than all of it."""
+        required = ask.gang.required if ask.gang is not None else ask.nearness.required
+        if self.existing is None or required or not len(self.existing.snapshot):
+            return False
+        coming = [*self.in_flight, *(node for _, node in self._bought)]
+        search = TopUpSearch(self.existing, coming, self._seats.values())
+        best: tuple[int, int, TopUp] | None = None
+        cheapest = sorted(range(len(self.pools)), key=lambda each: self.pools[each].price)[:_TOP_UPS]
+        for number in cheapest:
+            pool = self.pools[number]
+            most = min(self._room(pool), pods)
+            if self.budget is not None and pool.price:
+                most = min(most, (self.budget - self._spent) // pool.price)
+            found = search.find(ask, pool, self._count[pool.name], most) if most > 0 else None
+            if found is not None and (best is None or found.nodes * pool.price < best[0]):
+                best = (found.nodes * pool.price, number, found)
+        if best is None or (whole is not None and best[0] > whole):
+            return False
+        _, number, top_up = best
+        for _ in range(top_up.nodes):
+            self._buy(self.pools[number])
+        snapshot = self.existing.snapshot
+        for seat in top_up.seats:
+            if seat.node in snapshot.index:
+                self._undos.append(snapshot.commit(replace(seat.grant, node=snapshot.index[seat.node])))
+        self._seats[ask.owner] = top_up.seats
+        return True
 
     def _list_gang_offers(self, ask: Ask, requests: list[Request]) -> tuple[list[tuple[int, int, int]], UnmetReason]:
         """Return price, nodes and pool where the whole gang can be bought, and why not where there is none."""
