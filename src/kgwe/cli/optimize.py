@@ -89,6 +89,7 @@ async def _ask(address: str, certificates: Path | None, request: tuple[str, floa
 
     try:
         async with OptimizerClient(make_access(address, certificates)) as client:
+            await optimizer_access.check_cluster(client, address)
             return await client.list_findings(*request)
     except errors.Transient as exc:
         raise optimizer_access.explain_unreachable(exc) from exc

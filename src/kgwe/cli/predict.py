@@ -98,6 +98,7 @@ async def _ask_demand(address: str, certificates: Path | None, model: str) -> pb
 
     try:
         async with OptimizerClient(make_access(address, certificates)) as client:
+            await optimizer_access.check_cluster(client, address)
             return await client.predict_demand(model)
     except errors.Transient as exc:
         raise optimizer_access.explain_unreachable(exc) from exc
@@ -155,6 +156,7 @@ async def _ask(
 
     try:
         async with OptimizerClient(make_access(address, certificates)) as client:
+            await optimizer_access.check_cluster(client, address)
             return await client.predict([messages.encode_workload(each) for each in workloads])
     except errors.Transient as exc:
         raise optimizer_access.explain_unreachable(exc) from exc

@@ -248,7 +248,7 @@ class MetricsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class MetricsReply(_message.Message):
-    __slots__ = ("model_version", "model_trained_s", "fingerprints", "runs", "predictions", "predictions_unknown", "mean_absolute_error_s", "interval_coverage", "is_drifting", "samples_accepted", "samples_rejected", "source_problem", "findings", "recommendations_followed", "realized_saving_per_hour")
+    __slots__ = ("model_version", "model_trained_s", "fingerprints", "runs", "predictions", "predictions_unknown", "mean_absolute_error_s", "interval_coverage", "is_drifting", "samples_accepted", "samples_rejected", "source_problem", "findings", "recommendations_followed", "realized_saving_per_hour", "cluster_uid")
     class SamplesRejectedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +271,7 @@ class MetricsReply(_message.Message):
     FINDINGS_FIELD_NUMBER: _ClassVar[int]
     RECOMMENDATIONS_FOLLOWED_FIELD_NUMBER: _ClassVar[int]
     REALIZED_SAVING_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_UID_FIELD_NUMBER: _ClassVar[int]
     model_version: str
     model_trained_s: float
     fingerprints: int
@@ -286,7 +287,8 @@ class MetricsReply(_message.Message):
     findings: int
     recommendations_followed: int
     realized_saving_per_hour: float
-    def __init__(self, model_version: _Optional[str] = ..., model_trained_s: _Optional[float] = ..., fingerprints: _Optional[int] = ..., runs: _Optional[int] = ..., predictions: _Optional[int] = ..., predictions_unknown: _Optional[int] = ..., mean_absolute_error_s: _Optional[float] = ..., interval_coverage: _Optional[float] = ..., is_drifting: _Optional[bool] = ..., samples_accepted: _Optional[int] = ..., samples_rejected: _Optional[_Mapping[str, int]] = ..., source_problem: _Optional[str] = ..., findings: _Optional[int] = ..., recommendations_followed: _Optional[int] = ..., realized_saving_per_hour: _Optional[float] = ...) -> None: ...
+    cluster_uid: str
+    def __init__(self, model_version: _Optional[str] = ..., model_trained_s: _Optional[float] = ..., fingerprints: _Optional[int] = ..., runs: _Optional[int] = ..., predictions: _Optional[int] = ..., predictions_unknown: _Optional[int] = ..., mean_absolute_error_s: _Optional[float] = ..., interval_coverage: _Optional[float] = ..., is_drifting: _Optional[bool] = ..., samples_accepted: _Optional[int] = ..., samples_rejected: _Optional[_Mapping[str, int]] = ..., source_problem: _Optional[str] = ..., findings: _Optional[int] = ..., recommendations_followed: _Optional[int] = ..., realized_saving_per_hour: _Optional[float] = ..., cluster_uid: _Optional[str] = ...) -> None: ...
 
 class ClassifyRequest(_message.Message):
     __slots__ = ("workload",)

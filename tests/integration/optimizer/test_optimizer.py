@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import msgspec
 import pytest
 from google.protobuf import descriptor_pool, json_format, message_factory
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
@@ -53,6 +54,9 @@ async def test_an_idle_notebook_is_found_kept_suspended_and_restored(bed: Optimi
     await bed.submit(load_example("notebook.yaml"))
     async with bed.connect(optimizer) as client:
         (finding,) = await wait_found(bed, client)
+        served = (await client.get_metrics()).cluster_uid
+    cluster = msgspec.json.decode(await bed.client.request("GET", "/api/v1/namespaces/kube-system"))
+    assert served == cluster["metadata"]["uid"], "by which commands know the optimizer of their cluster"
     assert (finding.owner_kind, finding.owner_name) == ("GPUWorkload", "idle-notebook")
     assert (finding.state, finding.recommendation.action) == ("idle-holding-memory", "Suspend")
     advice = await bed.until(lambda: bed.read_advice("idle-notebook"), "advice on the GPUWorkload")

@@ -225,6 +225,7 @@ CAUSES = (
 #: pods that are created at their place and do not start there
 PLACED: dict[str, dict[str, Any]] = {
     "other-scheduler": pod(schedulerName="volcano"),
+    "service-account": pod(serviceAccountName="trainer"),
     "pod-affinity": pod(
         affinity={
             "podAffinity": {
@@ -327,6 +328,7 @@ async def test_every_cause_is_named_with_what_to_do(live: Live) -> None:
         ("quota-of-namespace", "exceeded quota"),
         ("claim-missing", "Create it"),
         ("other-scheduler", "volcano"),
+        ("service-account", "not found"),
         ("pod-affinity", "podAffinity"),
         ("extended-resource", "example.com/nic"),
     ):
@@ -376,6 +378,8 @@ def check(texts: dict[str, tuple[str, str]]) -> None:
         assert "would start now" not in both[0]
     for name, problem in (
         ("quota-of-namespace", "Job created 0 of 1 pod: exceeded quota: "),
+        ("quota-of-namespace", ". Raise ResourceQuota limited, ask for less, or wait until other workloads end"),
+        ("service-account", 'serviceaccount "trainer" not found. Create ServiceAccount trainer, or change'),
         ("claim-missing", "PersistentVolumeClaim dataset does not exist in namespace default. Create it, or "),
         (
             "other-scheduler",

@@ -18,6 +18,7 @@ from kgwe.apps.optimizer.run_times import RunTimeModel
 from kgwe.apps.optimizer.service import OptimizerService, encode_finding
 from kgwe.apps.optimizer.waste.detector import Assessed, Assessment
 from kgwe.apps.optimizer.waste.needs import NO_HISTORY
+from kgwe.cli import optimizer_access
 from kgwe.forecast.waste.findings import Kind
 from kgwe.forecast.waste.recommend import Prices
 from kgwe.forecast.waste.states import State
@@ -65,6 +66,7 @@ class Bed:
             assess=self._assess,
             load_histories=self._load_histories,
             now=lambda: NOW_S,
+            find_cluster_uid=lambda: "uid-1",
         )
         self.client = OptimizerClient(Access(""))
 
@@ -224,3 +226,12 @@ def test_absent_values_of_a_finding_stay_absent():
     assert message.recommendation.action == "None"
     for name in ("waste_score", "activity", "memory", "cost_per_hour", "idle_s"):
         assert not message.HasField(name)
+
+
+async def test_the_optimizer_names_its_cluster_and_a_command_refuses_that_of_another(bed: Bed, tmp_path, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    await optimizer_access.check_cluster(bed.client, "here:1")  # nothing to compare with
+    assert (await bed.client.get_metrics()).cluster_uid == "uid-1"
+    optimizer_access.compare_clusters("here:1", "uid-1", "uid-1")
+    with pytest.raises(errors.Permanent, match=r"here:1 watches another cluster .* there: uid-1, here: uid-2"):
+        optimizer_access.compare_clusters("here:1", "uid-1", "uid-2")

@@ -9,6 +9,7 @@ import msgspec
 from kgwe.apps import holdings, usage_source
 from kgwe.apps.optimizer.history import gpu_pods
 from kgwe.cluster import offline
+from kgwe.cluster.names import CLUSTER_NAMESPACE
 from kgwe.cluster.state.cluster_state import selector_of
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
@@ -93,6 +94,11 @@ class ClusterView:
         """Return the node that a pod is bound to; None if the pod is not known or not bound."""
         pod = self.pods.store.get(f"{key.namespace}/{key.name}")
         return (pod.spec.node_name or None) if pod is not None else None
+
+    def find_cluster_uid(self) -> str:
+        """Return the UID of namespace kube-system, which tells clusters apart; empty if it is not known."""
+        found = self.find_namespace(CLUSTER_NAMESPACE)
+        return found.uid if found is not None else ""
 
     def find_namespace(self, name: str) -> ObjectMeta | None:
         """Return the metadata of a namespace; None if it is not known."""

@@ -193,6 +193,7 @@ class OptimizerLeader:
             load_histories=self._needs.add,
             savings=self._verifier,
             demand=self._demand,
+            find_cluster_uid=self._cluster.find_cluster_uid,
             now=time.time,
         )
 

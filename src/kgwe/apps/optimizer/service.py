@@ -76,6 +76,7 @@ class OptimizerService:
         now: Callable[[], float],
         savings: Savings | None = None,
         demand: Demand | None = None,
+        find_cluster_uid: Callable[[], str] = lambda: "",
     ) -> None:
         """`assessment`: the last judgement; `assess`: judges so many seconds before now.
 
@@ -84,6 +85,7 @@ class OptimizerService:
         self._load_histories = load_histories
         self._savings = savings
         self._demand = demand
+        self._find_cluster_uid = find_cluster_uid
         self._forecasts = forecasts
         self._inbox = inbox
         self._assessment = assessment
@@ -127,6 +129,7 @@ class OptimizerService:
             samples_rejected=self._inbox.rejected,
             source_problem=assessment.problem,
             findings=len(assessment.findings),
+            cluster_uid=self._find_cluster_uid(),
         )
         self._forecasts.fill_metrics(reply)
         if self._savings is not None:
