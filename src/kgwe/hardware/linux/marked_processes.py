@@ -13,13 +13,12 @@ import select
 import signal
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_PROC: Final = Path("/proc")
+_PROC: Final = "/proc"
 # Fields of /proc/PID/stat, after the closing bracket of the command.
 _PARENT: Final = 1
 _STARTED: Final = 19
@@ -45,8 +44,9 @@ def find_processes(name: str, prefix: str) -> list[MarkedProcess]:
 
 def read_process(pid: int, name: str) -> MarkedProcess | None:
     """Return a process if it runs and has a mark."""
-    fields = _read_stat(pid)
     mark = _read_environment(pid, name)
+    # Most processes have no mark: one file of each is read.
+    fields = _read_stat(pid) if mark is not None else None
     # A zombie has ended and waits to be reaped.
     if fields is None or mark is None or fields[0] in {"Z", "X"}:
         return None
@@ -100,14 +100,14 @@ def _all_gone(descriptors: Sequence[int], grace_s: float) -> bool:
 
 
 def _list_pids() -> Iterator[int]:
-    for entry in _PROC.iterdir():
-        if entry.name.isdigit():
-            yield int(entry.name)
+    for name in os.listdir(_PROC):  # noqa: PTH208 - a path for each process takes longer than to read it
+        if name.isdigit():
+            yield int(name)
 
 
 def _read_stat(pid: int) -> list[str] | None:
     try:
-        text = (_PROC / str(pid) / "stat").read_text()
+        text = _read_file(pid, "stat").decode(errors="replace")
     except OSError:
         return None
     # The command may contain spaces and brackets; the fields after the last bracket do not.
@@ -116,9 +116,13 @@ def _read_stat(pid: int) -> list[str] | None:
 
 def _read_environment(pid: int, name: str) -> str | None:
     try:
-        data = (_PROC / str(pid) / "environ").read_bytes()
+        data = b"\0" + _read_file(pid, "environ")
     except OSError:
         return None  # exited, or of another user
-    prefix = f"{name}=".encode()
-    found = next((entry for entry in data.split(b"\0") if entry.startswith(prefix)), None)
-    return None if found is None else found[len(prefix) :].decode(errors="surrogateescape")
+    _, found, rest = data.partition(f"\0{name}=".encode())
+    return rest.partition(b"\0")[0].decode(errors="surrogateescape") if found else None
+
+
+def _read_file(pid: int, name: str) -> bytes:
+    with open(f"{_PROC}/{pid}/{name}", "rb", buffering=0) as file:  # noqa: PTH123 - thousands of processes on a node
+        return file.read()

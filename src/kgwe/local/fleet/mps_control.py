@@ -10,20 +10,20 @@ next start. A *client* is a connection that sends `client PID`.
 
 `install` writes an executable with the real name into a directory. A file `NAME.fault` next to it injects a fault:
 `start` (does not start), `mute` (starts and never responds), `slow` (takes a second to start). Each command starts the
-program, so only modules that load quickly are imported: neither `pathlib` nor `typing`.
+program, so only modules that load quickly are imported: neither `pathlib` and `typing` nor `socket` and `signal`.
 """
 
 from __future__ import annotations
 
+import _socket
 import os
-import selectors
-import signal
-import socket
+import select
 import sys
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from pathlib import Path
     from typing import NoReturn
 
@@ -32,15 +32,25 @@ _FAULT = "KGWE_MPS_FAULT"
 _SLOW_S = 1.0
 _TIMEOUT_S = 30.0
 _MAX_LINE = 4096
+_SIGKILL = 9
 
 
 def install(directory: Path) -> Path:
     """Write an executable with the real name and return its path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / NAME
-    path.write_text(
-        f'#!/bin/sh\n{_FAULT}="$(cat "$0.fault" 2>/dev/null)" exec {sys.executable} -S -E {__file__} "$@"\n'
+    # As a module, so that its compiled form is used.
+    folder, _, file = __file__.rpartition("/")
+    module = file.removesuffix(".py")
+    run = f"import sys; sys.path.insert(0, {folder!r}); import {module}; sys.exit({module}.main(sys.argv[1:]))"
+    lines = (
+        "#!/bin/sh",
+        f'{_FAULT}=""',
+        f'[ -f "$0.fault" ] && read -r {_FAULT} < "$0.fault"',
+        f"export {_FAULT}",
+        f'exec {sys.executable} -S -E -c "{run}" "$@"',
     )
+    path.write_text("\n".join(lines) + "\n")
     path.chmod(0o755)
     return path
 
@@ -52,6 +62,8 @@ def inject_fault(binary: Path, fault: str) -> None:
 
 def connect(pipe_directory: Path, pid: int) -> socket.socket:
     """Connect as a client until the socket is closed."""
+    import socket  # noqa: PLC0415 -- loads slowly, see above
+
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.settimeout(_TIMEOUT_S)
     client.connect(str(pipe_directory / "control"))
@@ -71,28 +83,27 @@ class _Daemon:
         self._threads = 100.0
         self._memory: dict[str, str] = {}
         self._server: int | None = None
-        self._clients: dict[socket.socket, int] = {}
-        self._selector = selectors.DefaultSelector()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._clients: dict[_socket.socket, int] = {}
+        self._sessions: dict[int, _socket.socket] = {}
+        self._listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
 
     def listen(self) -> None:
         self._listener.bind(f"{self._pipe}/control")
         self._listener.listen(64)
-        self._selector.register(self._listener, selectors.EVENT_READ)
         with open(f"{self._pipe}/{NAME}.pid", "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib loads slowly
             file.write(f"{os.getpid()}\n")
         self._write_log(f"Starting control daemon using socket {self._pipe}/control")
 
     def serve(self) -> NoReturn:
         while True:
-            for key, _ in self._selector.select():
-                if key.fileobj is self._listener:
-                    session, _ = self._listener.accept()
-                    self._selector.register(session, selectors.EVENT_READ)
-                elif isinstance(key.fileobj, socket.socket):
-                    self._on_readable(key.fileobj)
+            for number in select.select([self._listener.fileno(), *self._sessions], [], [])[0]:
+                if number in self._sessions:
+                    self._on_readable(self._sessions[number])
+                else:
+                    accepted, _ = self._listener._accept()  # noqa: SLF001 - accept of `socket` is made of this
+                    self._sessions[accepted] = _socket.socket(fileno=accepted)
 
-    def _on_readable(self, session: socket.socket) -> None:
+    def _on_readable(self, session: _socket.socket) -> None:
         try:
             heard = session.recv(_MAX_LINE).decode(errors="replace")
         except OSError:
@@ -110,12 +121,12 @@ class _Daemon:
             _send(session, self._answer(word, rest).encode())
         self._forget(session)
 
-    def _forget(self, session: socket.socket) -> None:
+    def _forget(self, session: _socket.socket) -> None:
         self._clients.pop(session, None)
-        self._selector.unregister(session)
+        del self._sessions[session.fileno()]
         session.close()
 
-    def _take(self, session: socket.socket, pid: int) -> None:
+    def _take(self, session: _socket.socket, pid: int) -> None:
         if self._server is None:
             self._server = self._start_server()
         self._clients[session] = pid
@@ -156,7 +167,7 @@ class _Daemon:
 
     def _quit(self) -> NoReturn:
         if self._server is not None:
-            os.kill(self._server, signal.SIGKILL)
+            os.kill(self._server, _SIGKILL)
             os.waitpid(self._server, 0)
         self._write_log("Exit")
         for name in ("control", f"{NAME}.pid"):
@@ -169,7 +180,7 @@ class _Daemon:
             file.write(f"[Control {os.getpid():5}] {text}\n")
 
 
-def _send(session: socket.socket, text: bytes) -> None:
+def _send(session: _socket.socket, text: bytes) -> None:
     try:
         session.sendall(text)
     except OSError:
@@ -212,18 +223,20 @@ def _run_daemon(*, background: bool) -> int:  # noqa: RET503 - serving never ret
 
 def _send_command(line: str) -> str | None:
     """Send a command to the daemon and return its response; None if there is no daemon."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as session:
-        session.settimeout(_TIMEOUT_S)
-        try:
-            session.connect(f"{os.environ['CUDA_MPS_PIPE_DIRECTORY']}/control")
-            session.sendall(f"{line}\n".encode())
-            answer = b""
-            while piece := session.recv(_MAX_LINE):
-                answer += piece
-        except ConnectionResetError:
-            return ""
-        except OSError:
-            return None
+    session = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    session.settimeout(_TIMEOUT_S)
+    try:
+        session.connect(f"{os.environ['CUDA_MPS_PIPE_DIRECTORY']}/control")
+        session.sendall(f"{line}\n".encode())
+        answer = b""
+        while piece := session.recv(_MAX_LINE):
+            answer += piece
+    except ConnectionResetError:
+        return ""
+    except OSError:
+        return None
+    finally:
+        session.close()
     return answer.decode()
 
 
