@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def test_a_workload_that_runs_too_long_fails_and_frees_its_gpus(bed: Bed):
     await bed.node("n1", 8)
     await bed.controller()
-    long = await bed.submit(kgwe("long", 8, activeDeadlineSeconds=3))
+    long = await bed.submit(kgwe("long", 8, activeDeadlineSeconds=2))
     waiting = await bed.submit(kgwe("waiting", 8))
     ended = await bed.until_phase(long, "Failed")
     assert condition(ended, "Failed").reason == "DeadlineExceeded"
@@ -26,7 +26,7 @@ async def test_a_workload_that_runs_too_long_fails_and_frees_its_gpus(bed: Bed):
 async def test_a_workload_is_deleted_a_while_after_its_end(bed: Bed):
     await bed.node("n1", 8)
     await bed.controller()
-    short = await bed.submit(kgwe("short", 1, duration="1s", ttlSecondsAfterFinished=2))
+    short = await bed.submit(kgwe("short", 1, duration="1s", ttlSecondsAfterFinished=1))
     kept = await bed.submit(kgwe("kept", 1, duration="1s"))
     asks = {"limits": {"nvidia.com/gpu": "3"}}
     container = {"name": "main", "image": "example.com/train:1", "resources": asks}

@@ -70,14 +70,14 @@ async def test_plain_gpu_pods_are_gated_where_the_namespace_asks_for_it(fair: Be
 
 
 async def test_a_flood_of_one_namespace_does_not_starve_another(fair: Bed, live: Live):
-    await live.nodes({"a": 1})
+    await live.nodes({"a": 2})
     await submit(fair, "flood", FLOOD, "2s")
     await submit(fair, "few", FEW, "2s")
     await live.scheduler()
 
     await fair.until(lambda: bound(fair, "few") == FEW)
 
-    # Eight GPUs in turn: the few have theirs with the first ones of the flood, though they came last.
+    # Sixteen GPUs in turn: the few have theirs with the first ones of the flood, though they came last.
     assert bound(fair, "flood") <= FLOOD // 2
     await fair.until(lambda: bound(fair, "flood") == FLOOD, timeout_s=120)
     assert not live.overbooked()

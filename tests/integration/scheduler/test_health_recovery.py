@@ -55,7 +55,7 @@ async def machines(bed: Bed, tmp_path: Path) -> AsyncIterator[dict[str, AgentMac
 
 
 def start(bed: Bed, machine: AgentMachine) -> None:
-    machine.start(agents.write_kubeconfig(bed.cluster), telemetry_interval_seconds="2", heartbeat_interval_seconds="2")
+    machine.start(agents.write_kubeconfig(bed.cluster), telemetry_interval_seconds="1", heartbeat_interval_seconds="1")
 
 
 async def until_gpunode(bed: Bed, machine: AgentMachine, holds: Callable[[GPUNode], bool]) -> GPUNode:

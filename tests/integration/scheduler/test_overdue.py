@@ -78,7 +78,7 @@ async def notes(bed: Bed, name: str, reason: str) -> list[str]:
 async def test_a_gang_with_a_volume_that_does_not_exist_gives_its_seats_back_and_starts_with_the_volume(live: Live):
     bed = live.bed
     await live.nodes({"a": 2})
-    replica = await live.scheduler(placement_timeout_seconds="3")
+    replica = await live.scheduler(placement_timeout_seconds="2")
     await gang_with_claim(live, "typo")
     await bed.until(lambda: seats(bed, "typo") == {"a-0", "a-1"})
 
@@ -91,7 +91,7 @@ async def test_a_gang_with_a_volume_that_does_not_exist_gives_its_seats_back_and
     assert "2 of 2 pods not bound" in said[0]
 
     replica.kill()
-    await live.scheduler(placement_timeout_seconds="3")
+    await live.scheduler(placement_timeout_seconds="2")
     await make_claim(bed)
     try:
         assert [bed.phase(other) for other in others] == ["Running"] * 2

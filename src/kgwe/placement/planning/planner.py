@@ -73,9 +73,18 @@ def make_plan(
             return refuse_strategy(ask, GANG_STRATEGIES, choosers or {})
         return _plan_gang(fleet, ask, evictable, explain=explain)
     except errors.UnknownTopologyLevel as exc:
-        return Refusal(Reason.UNKNOWN_LEVEL, f"{exc} Change the level in the spec.", possible=False)
+        return Refusal(Reason.UNKNOWN_LEVEL, f"{exc} {_advise_on_level(ask, str(exc))}", possible=False)
     except errors.Permanent as exc:
         return Refusal(Reason.INVALID, str(exc), possible=False)
+
+
+def _advise_on_level(ask: Ask, problem: str) -> str:
+    """What to change when a level that the ask names does not exist."""
+    if ask.gang is None:
+        for field, level in (("requiredLevel", ask.nearness.required), ("preferredLevel", ask.nearness.preferred)):
+            if level and repr(level) in problem:
+                return f"Set topology.{field} to one of these."
+    return "Change the level to one of these."
 
 
 def divide_ask(fitter: Fitter, ask: Ask) -> Ask:

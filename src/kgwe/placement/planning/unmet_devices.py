@@ -152,6 +152,8 @@ def explain_wiring(case: Case) -> Answer:
         largest = f"; the fastest {count} have {format_number(fastest)} GB/s{largest}"
     equal = next((each for each in groups if count % each == 0), 0)
     ways = [f"set gpusPerPod to {equal}"] if equal and not fields.is_pod else []
+    if rate == 0:
+        ways.append("start the KGWE agent there")
     ways += [_relax_connection(case, fastest), *_name_other_gpus(case)]
     fix = ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])}, or {ways[-1]}"
     listed = list_names([node.name for node in case.nodes], LISTED)

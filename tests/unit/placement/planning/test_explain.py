@@ -110,4 +110,5 @@ def test_roles_are_told_apart() -> None:
 def test_levels_nobody_has_are_said_so() -> None:
     found = why(Fleet("ab", cards=4), Ask("w", whole(4), pods=2, nearness=TopologyRequest(required="row")))
     assert found.refusal.code == "UnknownTopologyLevel"
+    assert found.refusal.message.endswith(" Set topology.requiredLevel to one of these.")
     assert found.changes == ()

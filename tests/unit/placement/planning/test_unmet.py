@@ -7,6 +7,7 @@ from tests.support.machines import reference
 
 from kgwe.kube.translate import podrequest
 from kgwe.model.gpu import mig
+from kgwe.model.gpu.topology import Slot, Wiring
 from kgwe.placement.fleet.constraints import Constraints, Operator, Requirement
 from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape, SpotPolicy
 from kgwe.placement.fleet.snapshot import Snapshot
@@ -273,3 +274,10 @@ def test_connections_are_explained_where_no_change_of_them_is_enough():
         "Set topology.preference to NVLinkOptimal."
     )
     assert "topology.minBandwidthGBps to 2.7 or less" in text(one(count=4, min_bandwidth_gbps=600), full)
+
+
+def test_a_bandwidth_that_no_agent_reports_is_advised_on():
+    blank = Shape(Wiring(tuple(Slot(str(number)) for number in range(4))), "NVIDIA-L40S", 46_068, "Ada")
+    found = text(one(count=4, min_bandwidth_gbps=500), node("l1", blank))
+    assert "the bandwidth between these GPUs is not known (it comes from the KGWE agent)" in found
+    assert "Start the KGWE agent there, or remove topology.minBandwidthGBps." in found
