@@ -100,7 +100,7 @@ class _Daemon:
                 if number in self._sessions:
                     self._on_readable(self._sessions[number])
                 else:
-                    accepted, _ = self._listener._accept()  # noqa: SLF001 - accept of `socket` is made of this
+                    accepted, _ = self._listener._accept()  # type: ignore[attr-defined] # noqa: SLF001 - `socket` uses it
                     self._sessions[accepted] = _socket.socket(fileno=accepted)
 
     def _on_readable(self, session: _socket.socket) -> None:
