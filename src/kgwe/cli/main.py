@@ -40,6 +40,7 @@ COMMANDS = (
     Command("mig", "kgwe.cli.processes.mig:app", "Partition GPUs into MIG slices by strategy and demand."),
     Command("agent", "kgwe.cli.processes.agent:app", "Publish, partition and share the GPUs of a node."),
     Command("optimizer", "kgwe.cli.processes.optimizer:app", "Keep history, predict run times and find wasted GPUs."),
+    Command("webhook", "kgwe.cli.processes.webhook:app", "Change pods while they are created, and keep certificates."),
     Command("cost-engine", "kgwe.cli.processes.cost:app", "Meter what GPU nodes cost and which pods held them."),
     Command("autoscaler", "kgwe.cli.processes.autoscaler:app", "Buy nodes for what waits, and remove idle nodes."),
     Command("scale", "kgwe.cli.scaling.scale:app", "Show what the autoscaler does, has done and would do."),

@@ -53,6 +53,7 @@ OWN: Final[tuple[Resource[Any], ...]] = (
     resources.GPU_NODE,
     resources.WARP_GPU_WORKLOAD,
     resources.GPU_WORKLOAD,
+    resources.RIGHTSIZING_DECISION,
     resources.RESOURCE_SLICE,
     resources.RESOURCE_CLAIM,
 )
@@ -63,7 +64,12 @@ _HOPELESS: Final = frozenset(
 # Condition reasons of workloads that had a place and did not start, for causes that no free GPU cures.
 _REPAIRS: Final = frozenset({run_state.NOT_SCHEDULED, run_state.ATTEMPTS_EXHAUSTED})
 _ARRIVALS: Final = 1_000_000
-_NAMESPACED: Final = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD, resources.RESOURCE_CLAIM)
+_NAMESPACED: Final = (
+    resources.GPU_WORKLOAD,
+    resources.WARP_GPU_WORKLOAD,
+    resources.RIGHTSIZING_DECISION,
+    resources.RESOURCE_CLAIM,
+)
 
 
 class ClusterUnreadable(errors.Permanent):

@@ -110,11 +110,11 @@ class OptimizerBed:
 
     # --- processes --------------------------------------------------------------------------------------
 
-    def optimizer(self, address: str = "") -> Process:
+    def optimizer(self, address: str = "", env: dict[str, str] | None = None) -> Process:
         """Start an optimizer on the same store as the others."""
         address = address or f"127.0.0.1:{ports.allocate(('grpc',))['grpc']}"
         store = ["--store", str(self.folder / "optimizer.db"), "--exporters-from", self.targets]
-        return self._start("optimizer", address, [*store, "--grpc-bind-address", address], {})
+        return self._start("optimizer", address, [*store, "--grpc-bind-address", address], env or {})
 
     def cost_engine(self) -> Process:
         """Start a cost engine on the same ledger as the others. It counts every second."""

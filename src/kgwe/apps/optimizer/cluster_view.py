@@ -15,11 +15,12 @@ from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - read by msgspec when it decodes
 from kgwe.kube.client.informer import Informer
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from kgwe.apps.optimizer.history.gpu_pods import GpuPod
+    from kgwe.apps.optimizer.history.gpu_pods import GpuPod, PodFacts
     from kgwe.apps.optimizer.history.runs import RunTracker
     from kgwe.kube.api.kgwe.gpunode import GPUNode
     from kgwe.kube.client.client import KubeClient
@@ -59,6 +60,8 @@ class ClusterView:
         self._gpu_nodes: Informer[GPUNode] | None = None
         self._namespaces: Informer[_Namespace] = Informer(client, _NAMESPACES)
         self.informers: list[Informer[Any]] = [self.pods, self._nodes, self._namespaces]
+        #: called with the facts of each GPU pod that changed
+        self.on_pod_facts: Callable[[PodFacts], None] = lambda _facts: None
 
     async def add_state(self) -> None:
         """Watch the kinds that placement decides on, as far as the cluster serves them."""
@@ -105,6 +108,23 @@ class ClusterView:
         found = self._namespaces.store.get(name)
         return None if found is None else found.metadata
 
+    def list_namespaces(self) -> list[ObjectMeta]:
+        """Return the metadata of all namespaces that are not being deleted."""
+        return [each.metadata for each in self._namespaces.store.values() if each.metadata.deletionTimestamp is None]
+
+    def sum_offered(self) -> dict[str, int]:
+        """Return resource -> how many slices and shares of GPUs nodes have in all."""
+        total: dict[str, int] = {}
+        for node in self._nodes.store.values():
+            for name, text in node.status.capacity.items():
+                if name == amounts.SHARED or name.startswith(amounts.MIG_PREFIX):
+                    total[name] = total.get(name, 0) + (int(text) if text.isascii() and text.isdecimal() else 0)
+        return total
+
+    def list_share_sizes(self) -> tuple[int, ...]:
+        """Return into how many shares nodes divide their GPUs."""
+        return tuple(sorted({each.shares_per_gpu for each in self.view.fleet.snapshot.nodes if each.shares_per_gpu}))
+
     def is_spot(self, name: str) -> bool:
         """Whether a node is spot capacity; a node that is not known is not."""
         fleet = self.view.fleet
@@ -119,3 +139,4 @@ class ClusterView:
             facts = gpu_pods.read_facts(new)
             if facts is not None:
                 self._tracker.set_pod(facts)
+                self.on_pod_facts(facts)

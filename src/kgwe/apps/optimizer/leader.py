@@ -22,6 +22,7 @@ from kgwe.apps.optimizer.idle.ledger import IdleLedger
 from kgwe.apps.optimizer.inbox import TelemetryInbox
 from kgwe.apps.optimizer.owner_notices import OwnerNotices
 from kgwe.apps.optimizer.placement_hints import PlacementHints
+from kgwe.apps.optimizer.rightsizing.controller import Evidence, RightsizingController
 from kgwe.apps.optimizer.run_times import HISTORY_S
 from kgwe.apps.optimizer.service import OptimizerService
 from kgwe.apps.optimizer.training import ModelRegistry, train_apart
@@ -35,6 +36,9 @@ from kgwe.apps.optimizer.waste.savings import SavingsLedger
 from kgwe.apps.optimizer.waste.verifier import SavingsVerifier, VerifyRules
 from kgwe.cluster.suspension.suspender import Suspender
 from kgwe.forecast.domains import rate_domains
+from kgwe.forecast.rightsizing.decide import Offer
+from kgwe.forecast.rightsizing.decide import Rules as RightsizingRules
+from kgwe.forecast.rightsizing.faults import find_p95
 from kgwe.forecast.runtime.training import Untrained
 from kgwe.forecast.waste.idle_policy import IdlePolicy
 from kgwe.forecast.waste.recommend import Prices
@@ -114,6 +118,8 @@ class OptimizerLeader:
         self._notifier = Notifier(settings.notifications)
         self._notices = OwnerNotices(cluster.view.state, self._notifier.notify, time.time)
         self._idle = self._make_idle_actions(client, events) if settings.enable_idle_actions else None
+        self._run_p95: Mapping[str, float] = {}
+        self._rightsizing = self._make_rightsizing(client) if settings.enable_rightsizing else None
         self._allocations = AllocationReader(lambda: cluster.view.fleet)
         self._verifier = self._make_verifier(client, events)
         self._demand = DemandForecasts(self._store, self._measure_demand)
@@ -151,6 +157,30 @@ class OptimizerLeader:
             find_allocation=self._allocations.find,
             record=events.record if settings.report_findings else lambda _: None,
         )
+
+    def _make_rightsizing(self, client: KubeClient) -> RightsizingController:
+        settings, cluster = self._settings, self._cluster
+        room = Feasibility(cluster.view)
+        evidence = Evidence(
+            list_pods=self._tracker.pods.values,
+            list_namespaces=cluster.list_namespaces,
+            history_of=self._needs.find_history,
+            run_p95_of=self._find_run_p95,
+            is_preallocator=is_preallocator,
+            find_offer=lambda: Offer(cluster.sum_offered(), cluster.list_share_sizes()),
+            check=room.check,
+        )
+        rules = RightsizingRules(
+            least_hours=settings.rightsizing_least_hours, least_confidence=settings.rightsizing_least_confidence
+        )
+        made = RightsizingController(
+            client, evidence, rules=rules, count=lambda what: self._metrics.rightsizing.labels(what).inc()
+        )
+        cluster.on_pod_facts = made.observe
+        return made
+
+    def _find_run_p95(self, fingerprint: str) -> float | None:
+        return self._run_p95.get(fingerprint)
 
     def _make_idle_actions(self, client: KubeClient, events: EventRecorder) -> IdleActions:
         settings = self._settings
@@ -225,6 +255,7 @@ class OptimizerLeader:
             self._repeat("domains", self._rate_domains, _NEEDS_S),
             self._repeat("demand", self._record_demand, _MINUTE_S),
             self._repeat("judge", self._judge, settings.waste_interval_seconds),
+            self._repeat("rightsizing", self._rightsize, settings.rightsizing_interval_seconds),
             self._train_again(),
         )
         self._tasks = [asyncio.create_task(each) for each in loops]
@@ -326,7 +357,8 @@ class OptimizerLeader:
             self._metrics.fingerprints.set(self._run_times.fingerprints)
 
     async def _refresh_needs(self) -> None:
-        await self._needs.refresh(facts.fingerprint.key for facts in self._tracker.pods.values())
+        kept = self._rightsizing.kept_fingerprints if self._rightsizing is not None else frozenset[str]()
+        await self._needs.refresh({facts.fingerprint.key for facts in self._tracker.pods.values()} | kept)
 
     async def _rate_domains(self) -> None:
         now_s = time.time()
@@ -336,6 +368,24 @@ class OptimizerLeader:
 
         runs, namespaces = await self._store.call(load)
         self._domains = await asyncio.to_thread(rate_domains, runs, now_s, namespaces)
+
+    async def _rightsize(self) -> None:
+        """Decide on smaller requests in namespaces that opt in."""
+        if (controller := self._rightsizing) is None:
+            return
+        now_s = time.time()
+        wanted = {facts.fingerprint.key for facts in self._tracker.pods.values()} | controller.kept_fingerprints
+        await self._needs.add(wanted)
+
+        def load(store: HistoryStore) -> dict[str, float]:
+            runs: dict[str, list[float]] = {}
+            for run in store.load_runs(now_s - HISTORY_S):
+                if run.fingerprint in wanted and run.succeeded:
+                    runs.setdefault(run.fingerprint, []).append(run.lasted_s)
+            return {key: found for key, seconds in runs.items() if (found := find_p95(seconds)) is not None}
+
+        self._run_p95 = await self._store.call(load)
+        await controller.decide_all(now_s)
 
     async def _record_demand(self) -> None:
         await self._demand.record(time.time())

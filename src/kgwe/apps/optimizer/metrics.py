@@ -114,6 +114,14 @@ class Metrics:
         self.idle_actions = Counter(
             "kgwe_idle_actions", "Actions on idle workloads, by action", ["action"], registry=registry
         )
+        self.rightsizing = Counter(
+            "kgwe_rightsizing_events",
+            "Decisions on smaller requests: Decided, Changed, Removed, Reverted, Stopped or Mode",
+            ["what"],
+            registry=registry,
+        )
+        for what in ("Decided", "Changed", "Removed", "Reverted", "Stopped", "Mode"):
+            self.rightsizing.labels(what)
         for state in _STATES:
             self._pods.labels(state).set(0)
         for action in ("notify", "suspend", "restore"):

@@ -81,6 +81,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # opt in may set other times.
     idle_after_seconds: float = 1800.0
     idle_grace_seconds: float = 1800.0
+    # Whether requests are right-sized in namespaces that opt in (see docs/rightsizing.md), and how often it is decided.
+    enable_rightsizing: bool = True
+    rightsizing_interval_seconds: float = 60.0
+    # Hours of measured use, and confidence in the memory need, before a request becomes smaller.
+    rightsizing_least_hours: int = 24
+    rightsizing_least_confidence: float = 0.4
     # Channels and routes of notifications (see docs/notifications.md).
     notifications: NotifySettings = NotifySettings()
     # US dollars per GPU-hour by GPU model. A model that is missing has no price, and its savings no money figure.
@@ -122,6 +128,8 @@ def _check(settings: Settings) -> None:
         "wasteWindowSeconds": settings.waste_window_seconds,
         "wasteStepSeconds": settings.waste_step_seconds,
         "verifyAfterSeconds": settings.verify_after_seconds,
+        "rightsizingIntervalSeconds": settings.rightsizing_interval_seconds,
+        "rightsizingLeastHours": settings.rightsizing_least_hours,
         "telemetryBufferSize": settings.telemetry_buffer_size,
     }
     for name, value in positive.items():

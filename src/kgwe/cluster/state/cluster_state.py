@@ -27,6 +27,7 @@ from kgwe.cluster.registry.run_table import RunTable
 from kgwe.cluster.registry.workload_registry import WorkloadRegistry
 from kgwe.cluster.state.owner_directory import OwnerDirectory
 from kgwe.cluster.workload import metadata_keys, replica_uid, runs, scheduler_policy
+from kgwe.cluster.workload.rightsizing import RightsizingDecisions
 from kgwe.cluster.workload.workload import Workload, from_kgwe, from_warp
 from kgwe.kube.api import resources
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpunode import GPUNode
     from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload
     from kgwe.kube.api.kgwe.migstrategy import MIGStrategy
+    from kgwe.kube.api.kgwe.rightsizingdecision import RightsizingDecision
     from kgwe.kube.api.kgwe.schedulerconfig import SchedulerConfig
     from kgwe.kube.api.kgwe.topologydomain import TopologyDomain
     from kgwe.kube.api.kgwe.warp import WarpGPUWorkload
@@ -96,7 +98,9 @@ class ClusterState:
         self.run_table = RunTable()
         self.runs, self.orphans = self.run_table.runs, self.run_table.orphans
         self.replicas = ReplicaGroups(self.run_table, self.pod_index)
-        self.workload_registry = WorkloadRegistry(self.fleet_state, self.run_table, decision_sources)
+        self._rightsizing = RightsizingDecisions()
+        sources = (*decision_sources, self._rightsizing)
+        self.workload_registry = WorkloadRegistry(self.fleet_state, self.run_table, sources)
         self.workloads, self.keys = self.workload_registry.by_key, self.workload_registry.keys
         self.priority_classes = self.workload_registry.priority_classes
         self.claim_names = ClaimNames()
@@ -158,6 +162,7 @@ class ClusterState:
         return {
             resources.SCHEDULER_CONFIG: self.on_config,
             resources.PRIORITY_CLASS: self.on_priority_class,
+            resources.RIGHTSIZING_DECISION: self.on_rightsizing,
             resources.TOPOLOGY_DOMAIN: self.on_domain,
             resources.MIG_STRATEGY: self.on_strategy,
             resources.NODE: self.on_node,
@@ -224,6 +229,10 @@ class ClusterState:
         value = change.new.value if change.new is not None else None
         for workload in self.workload_registry.set_priority_class(change.key, value):
             self.announcer.workload_touched(self._put_workload(workload))
+
+    def on_rightsizing(self, change: Change[RightsizingDecision]) -> None:
+        if namespace := self._rightsizing.update(change):
+            self.renew_decisions(namespace)
 
     # --- workloads --------------------------------------------------------------------------------------
 

@@ -19,11 +19,10 @@ from msgspec import Meta
 from kgwe.cluster.workload import metadata_keys
 from kgwe.kube.api.kgwe.gpuworkload_status import EffectiveRequirements
 from kgwe.kube.translate import podrequest
-from kgwe.model.devices import shares
+from kgwe.model.devices import preferences, shares
 from kgwe.model.gpu import mig
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Preference
-from kgwe.sharing import preferences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

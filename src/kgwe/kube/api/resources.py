@@ -14,6 +14,7 @@ from kgwe.kube.api.kgwe import (
     gpunode,
     gpuworkload,
     migstrategy,
+    rightsizingdecision,
     schedulerconfig,
     seatrevocation,
     topologydomain,
@@ -100,6 +101,14 @@ MUTATING_POLICY_BINDING: Resource[Any] = Resource(
     namespaced=False,
     type=dict[str, Any],
 )
+MUTATING_WEBHOOK_CONFIGURATION: Resource[Any] = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+    type=dict[str, Any],
+)
 CRD: Resource[Any] = Resource(
     "apiextensions.k8s.io",
     "v1",
@@ -127,3 +136,4 @@ SCHEDULER_CONFIG = _custom_resource(schedulerconfig.SchedulerConfig)
 GPU_NODE = _custom_resource(gpunode.GPUNode)
 TOPOLOGY_DOMAIN = _custom_resource(topologydomain.TopologyDomain)
 SEAT_REVOCATION = _custom_resource(seatrevocation.SeatRevocation)
+RIGHTSIZING_DECISION = _custom_resource(rightsizingdecision.RightsizingDecision)

@@ -18,6 +18,7 @@ from kgwe.kube.api.kgwe import (
     gpunode,
     gpuworkload,
     migstrategy,
+    rightsizingdecision,
     schedulerconfig,
     seatrevocation,
     topologydomain,
@@ -36,6 +37,7 @@ KINDS: tuple[type[schema.CustomObject], ...] = (
     gpunode.GPUNode,
     topologydomain.TopologyDomain,
     seatrevocation.SeatRevocation,
+    rightsizingdecision.RightsizingDecision,
     warp.WarpGPUWorkload,
 )
 

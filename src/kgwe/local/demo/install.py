@@ -41,7 +41,7 @@ async def install(client: KubeClient) -> None:
         "deploy/priority.yaml",
     ):
         await manifests.apply_manifest(client, manifests.load_manifests(assets.find_asset(rights)))
-    for policies in ("deploy/decisions.yaml", "deploy/admission.yaml"):
+    for policies in ("deploy/decisions.yaml", "deploy/rightsizing.yaml", "deploy/admission.yaml"):
         with contextlib.suppress(errors.NotFound):
             await manifests.apply_manifest(client, manifests.load_manifests(assets.find_asset(policies)))
 

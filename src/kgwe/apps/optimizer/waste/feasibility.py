@@ -147,8 +147,10 @@ def change_request(request: Request, alternative: Alternative) -> Request:
 def _keep_model(request: Request, alternative: Alternative, snapshot: Snapshot) -> Request:
     """Return the request for GPUs of the alternative's model alone: the promised saving has its price.
 
-    On nodes without labels of their GPUs, any GPU may be of the model.
+    On nodes without labels of their GPUs, any GPU may be of the model. An alternative without a model is for any.
     """
+    if not alternative.model:
+        return request
     model = gpu_parts.find_model(alternative.model)
     name = alternative.model if model is None else model.label
     is_labeled = any(shape.model and catalog.name_matches(name, shape.model) for shape in snapshot.shapes)

@@ -1,0 +1,1 @@
+"""Right-sizing: smaller GPU requests from history, and their automatic revert."""

@@ -1,0 +1,182 @@
+"""Right-sizing on a real API server: shadow, canary, enforce, out of memory, revert; for pods and for GPUWorkloads."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pytest
+from tests.support.clusters.optimizer import PODS
+
+from kgwe import errors
+from kgwe.apps.optimizer.history import gpu_pods
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.cluster.cluster import service_account_kubeconfig
+from kgwe.local.fleet import apply, models
+from kgwe.model.usage.history import UsagePeak
+from kgwe.store.history import HistoryStore
+
+if TYPE_CHECKING:
+    from tests.support.clusters.optimizer import OptimizerBed
+
+    from kgwe.kube.api.kgwe.rightsizingdecision import RightsizingDecisionSpec
+
+pytestmark = pytest.mark.cluster
+
+IMAGE: Final = "example.com/chat:1"
+KEY: Final = f"Deployment/chat {IMAGE} 1"
+SLICE: Final = "nvidia.com/mig-1g.10gb"
+HOURS: Final = 48
+QUICK: Final = {"KGWE_OPTIMIZER_RIGHTSIZING_INTERVAL_SECONDS": "0.5"}
+
+
+def request_of(pod: dict[str, Any]) -> dict[str, str]:
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    return {name: text for name, text in limits.items() if name.startswith("nvidia.com/")}
+
+
+def note(pod: dict[str, Any], name: str) -> str:
+    return str(pod["metadata"].get("annotations", {}).get(f"kgwe.nvidia.io/{name}", ""))
+
+
+async def set_mode(bed: OptimizerBed, **values: str) -> None:
+    notes = {f"kgwe.nvidia.io/{name.replace('_', '-')}": text for name, text in values.items()}
+    await bed.client.request(
+        "PATCH",
+        f"/api/v1/namespaces/{bed.namespace}",
+        body={"metadata": {"annotations": notes}},
+        content_type="application/merge-patch+json",
+    )
+
+
+async def deploy(bed: OptimizerBed, replicas: int) -> None:
+    container = {"name": "main", "image": IMAGE, "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    labels = {"app": "chat"}
+    body = {
+        "metadata": {"name": "chat"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+    await bed.client.apply(resources.DEPLOYMENT, body, bed.namespace)
+
+
+async def renew(bed: OptimizerBed) -> list[dict[str, Any]]:
+    """Delete all pods; return those that the Deployment created instead, once they run."""
+    old = {pod["metadata"]["uid"] for pod in await bed.client.list(PODS, bed.namespace)}
+    for pod in await bed.client.list(PODS, bed.namespace):
+        await bed.client.delete(resources.POD, pod["metadata"]["name"], bed.namespace, grace_s=0)
+
+    async def has_new() -> list[dict[str, Any]]:
+        found = await bed.list_pods()
+        return found if len(found) == len(old) and not old & {pod["metadata"]["uid"] for pod in found} else []
+
+    return list(await bed.until(has_new, "new pods"))
+
+
+async def read_spec(bed: OptimizerBed) -> RightsizingDecisionSpec:
+    return (await bed.client.get(resources.RIGHTSIZING_DECISION, "default", bed.namespace)).spec
+
+
+def remember(bed: OptimizerBed, pod: dict[str, Any]) -> None:
+    """Store two days of small use of this pod's work."""
+    facts = gpu_pods.read_facts(msgspec.convert(pod, gpu_pods.GpuPod, strict=False))
+    assert facts is not None
+    key, hour = facts.fingerprint.key, int(time.time() // 3600 * 3600)
+    peaks = [
+        UsagePeak(key, hour - 3600 * number, 60, 0, 3000.0, 81920.0, 0.03, 0.05, 100.0) for number in range(1, HOURS)
+    ]
+    with HistoryStore.open(str(bed.folder / "optimizer.db")) as store:
+        store.put_fingerprints([facts.fingerprint], time.time())
+        store.put_peaks(peaks)
+
+
+async def run_out_of_memory(bed: OptimizerBed, pod: dict[str, Any]) -> None:
+    """Write what a kubelet writes when a container ran out of GPU memory."""
+    end = {"exitCode": 1, "reason": "Error", "message": "CUDA out of memory", "finishedAt": "2026-01-01T00:00:00Z"}
+    status = {
+        "name": "main",
+        "restartCount": 1,
+        "ready": False,
+        "image": IMAGE,
+        "imageID": "",
+        "lastState": {"terminated": end},
+    }
+    body = {"status": {"containerStatuses": [status]}}
+    await bed.client.patch(PODS, pod["metadata"]["name"], body, bed.namespace, subresource="status")
+
+
+async def test_a_deployment_is_shadowed_tried_enforced_and_reverted_after_it_ran_out_of_memory(bed: OptimizerBed):
+    await apply.apply_fleet(bed.client, models.load("hgx-a100"), 8)
+    await deploy(bed, 3)
+
+    async def runs() -> list[dict[str, Any]]:
+        found = await bed.list_pods()
+        return found if len(found) == 3 else []
+
+    pods = await bed.until(runs, "three pods")
+    remember(bed, pods[0])
+    bed.optimizer(env=QUICK)
+
+    await set_mode(bed, rightsizing="shadow")
+
+    async def is_decided() -> bool:
+        return KEY in (await read_spec(bed)).decisions
+
+    await bed.until(is_decided, "a decision")
+    spec = await read_spec(bed)
+    assert (spec.mode, spec.decisions[KEY].resource) == ("shadow", SLICE)
+    for pod in await renew(bed):
+        assert request_of(pod) == {"nvidia.com/gpu": "1"}
+        assert note(pod, "would-be-gpu-request") == "1×1g.10gb"
+
+    await set_mode(bed, rightsizing="canary", rightsizing_canary="50")
+
+    async def has_mode(mode: str) -> bool:
+        return (await read_spec(bed)).mode == mode
+
+    await bed.until(lambda: has_mode("canary"), "the mode canary")
+    letters = (await read_spec(bed)).canaryLetters
+    for pod in await renew(bed):
+        token = next(each["name"] for each in pod["spec"]["volumes"] if each["name"].startswith("kube-api-access-"))
+        is_tried = token[-1] in letters
+        assert request_of(pod) == {SLICE if is_tried else "nvidia.com/gpu": "1"}
+        assert note(pod, "original-gpu-request" if is_tried else "would-be-gpu-request")
+
+    await set_mode(bed, rightsizing="enforce")
+    await bed.until(lambda: has_mode("enforce"), "the mode enforce")
+    pods = await renew(bed)
+    assert [request_of(pod) for pod in pods] == [{SLICE: "1"}] * 3
+    assert {note(pod, "original-gpu-request") for pod in pods} == {"1"}
+
+    await run_out_of_memory(bed, pods[0])
+
+    async def is_reverted() -> bool:
+        return KEY in (await read_spec(bed)).reverted
+
+    await bed.until(is_reverted, "the revert")
+    spec = await read_spec(bed)
+    assert (spec.reverted[KEY].reason, spec.errors, spec.decisions) == ("OutOfMemory", 1, {})
+    assert [request_of(pod) for pod in await renew(bed)] == [{"nvidia.com/gpu": "1"}] * 3
+    assert [each.what for each in spec.history] == ["Decided", "Mode", "Mode", "Mode", "Reverted"]
+    await check_tenant(bed)
+
+
+async def check_tenant(bed: OptimizerBed) -> None:
+    """A user with all rights within the namespace cannot write decisions."""
+    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{bed.namespace}"
+    rule = {"apiGroups": ["kgwe.nvidia.io"], "resources": ["*"], "verbs": ["*"]}
+    await bed.client.request("POST", f"{rbac}/roles", body={"metadata": {"name": "all"}, "rules": [rule]})
+    account = {"kind": "ServiceAccount", "name": "tenant", "namespace": bed.namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "all"}
+    body = {"metadata": {"name": "all"}, "roleRef": role, "subjects": [account]}
+    await bed.client.request("POST", f"{rbac}/rolebindings", body=body)
+    path = service_account_kubeconfig(bed.cluster, bed.namespace, "tenant", bed.folder / "tenant")
+    async with KubeClient.connect(path) as tenant:
+        with pytest.raises(errors.KgweError, match="only KGWE writes RightsizingDecisions"):
+            patch = {"spec": {"mode": "enforce", "reverted": None}}
+            await tenant.patch(resources.RIGHTSIZING_DECISION, "default", patch, bed.namespace)
