@@ -168,6 +168,8 @@ async def test_a_deployment_is_shadowed_tried_enforced_and_reverted_after_it_ran
 
 async def check_tenant(bed: OptimizerBed) -> None:
     """A user with all rights within the namespace cannot write decisions."""
+    accounts = f"/api/v1/namespaces/{bed.namespace}/serviceaccounts"
+    await bed.client.request("POST", accounts, body={"metadata": {"name": "tenant"}})
     rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{bed.namespace}"
     rule = {"apiGroups": ["kgwe.nvidia.io"], "resources": ["*"], "verbs": ["*"]}
     await bed.client.request("POST", f"{rbac}/roles", body={"metadata": {"name": "all"}, "rules": [rule]})
@@ -177,6 +179,6 @@ async def check_tenant(bed: OptimizerBed) -> None:
     await bed.client.request("POST", f"{rbac}/rolebindings", body=body)
     path = service_account_kubeconfig(bed.cluster, bed.namespace, "tenant", bed.folder / "tenant")
     async with KubeClient.connect(path) as tenant:
+        patch = {"spec": {"mode": "enforce", "reverted": None}}
         with pytest.raises(errors.KgweError, match="only KGWE writes RightsizingDecisions"):
-            patch = {"spec": {"mode": "enforce", "reverted": None}}
             await tenant.patch(resources.RIGHTSIZING_DECISION, "default", patch, bed.namespace)

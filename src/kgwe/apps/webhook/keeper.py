@@ -214,9 +214,8 @@ def _read_authorities(stored: Secret) -> Authorities | None:
     current = _read_pair(stored, "current")
     if current is None:
         return None
-    earlier = tuple(
-        part + _END for part in (text.strip() for text in _decode(stored, "earlier.crt").split(_END)) if part
-    )
+    # Each part keeps the line break before its last line.
+    earlier = tuple(part + _END for part in _decode(stored, "earlier.crt").split(_END) if part.strip())
     text = _decode(stored, _ANNOUNCED).decode("ascii", "replace")
     with contextlib.suppress(ValueError):
         return Authorities(current, _read_pair(stored, "next"), dt.datetime.fromisoformat(text), earlier)
