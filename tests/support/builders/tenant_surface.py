@@ -130,6 +130,10 @@ SURFACE: Final[dict[str, tuple[str, ...]]] = {
     "kgwe.nvidia.io/spot-policy": ("Require",),
     "kgwe.nvidia.io/hardware": ("Same",),
     "gpu-autoscaler.io/spot-ok": ("true",),
+    "kgwe.nvidia.io/would-be-gpu-request": ("0.5",),
+    "kgwe.nvidia.io/optimized": ("true",),
+    "kgwe.nvidia.io/optimization-strategy": ("mig",),
+    "batch.kubernetes.io/controller-uid": ("00000000-0000-0000-0000-000000000000",),
     "kgwe.nvidia.io/sharing-mode": ("mig", "exclusive"),
     "kgwe.nvidia.io/mig-profile": ("7g.80gb",),
     "kgwe.nvidia.io/use-profile": ("batch",),
@@ -142,6 +146,7 @@ PREFIXES: Final = (
     "kgwe.nvidia.io/",
     "gpu-autoscaler.io/",
     "kai.scheduler/",
+    "kueue.x-k8s.io/",
     "kueue.x-k8s.io/pod-group-",
     "kueue.x-k8s.io/podset-",
     "jobset.sigs.k8s.io/",
@@ -158,6 +163,7 @@ NOT_PLACEMENT: Final = (
     "kgwe.nvidia.io/GPUUnderused",
     "kgwe.nvidia.io/cost-limit",
     "kgwe.nvidia.io/notify",
+    "kgwe.nvidia.io/rate",
     "kgwe.nvidia.io/spot-ok",
     "kgwe.nvidia.io/user",
 )
@@ -165,6 +171,7 @@ NOT_PLACEMENT: Final = (
 #: on nodes, in names of resources and of API groups: not for tenants to write
 NOT_TENANTS: Final = (
     "accelerator.topograph.run/",
+    "admission.k8s.io/v1",
     "apiextensions.k8s.io/v1",
     "beta.kubernetes.io/",
     "cloud.google.com/",
@@ -200,7 +207,9 @@ NOT_TENANTS: Final = (
     "limits.nvidia.com/gpu",  # of a ResourceQuota
     "network.topology.nvidia.com/",
     "node.kubernetes.io/",
+    "limits.nvidia.com/gpu",  # of quotas
     "nvidia.com/",
+    "requests.nvidia.com/gpu",
     "oci.oraclecloud.com/",
     "requests.nvidia.com/gpu",
     "topology.k8s.aws/",

@@ -223,8 +223,9 @@ def test_the_kind_has_status_and_columns(kind):
     )
     assert version["subresources"].keys() == {"status"} | scalable
     assert "Age" in [column["name"] for column in version["additionalPrinterColumns"]]
-    # SeatRevocation is written by KGWE alone: all of it is its spec.
-    parts = {"spec"} if kind.definition.kind == "SeatRevocation" else {"spec", "status"}
+    # These are written by KGWE alone: all of them is their spec.
+    is_ours = kind.definition.kind in {"SeatRevocation", "RightsizingDecision"}
+    parts = {"spec"} if is_ours else {"spec", "status"}
     assert parts <= version["schema"]["openAPIV3Schema"]["properties"].keys()
 
 
