@@ -9,6 +9,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from kgwe.cli.bench import (
+    admission,
     agent,
     client,
     cluster,
@@ -48,6 +49,7 @@ Close other programs first: other load changes the results.""",
 )
 
 for each in (
+    admission,
     agent,
     autoscaler,
     budgets,
