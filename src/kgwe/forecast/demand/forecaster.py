@@ -26,14 +26,10 @@ _STEP: Final = 0.03
 _LINEAR_SHARE: Final = 0.8
 # The linear model is fitted again with less weight on large errors, as often as this.
 _REWEIGHTINGS: Final = 5
-_RANDOM_TREES: Final = ({"objective": "l1", "num_leaves": 15, "learning_rate": 0.05, "extra_trees": True}, 200)
-_TREES: Final = (
-    ({"objective": "l1", "num_leaves": 6, "learning_rate": 0.05}, 250),
-    ({"objective": "l1", "num_leaves": 15, "learning_rate": 0.04}, 150),
-    _RANDOM_TREES,
-    _RANDOM_TREES,
-    _RANDOM_TREES,
-)
+_TREES: Final = {"objective": "l1", "num_leaves": 15, "learning_rate": 0.025, "extra_trees": True}
+_ROUNDS: Final = 400
+# Models with other random numbers that are averaged.
+_MODELS: Final = 4
 _TAIL: Final = {"objective": "quantile", "num_leaves": 6, "learning_rate": 0.06}
 _TAIL_ROUNDS: Final = 120
 _COMMON: Final = {
@@ -198,9 +194,9 @@ def _fit_middle(lightgbm: Any, rows: Floats, target: Floats, share: float, optio
     linear = _fit_linear(rows, target)
     if lightgbm is None:
         return linear
+    settings = {**_TREES, "num_threads": options[1]}
     trees = [
-        _boost(lightgbm, rows, target, {**parameters, "seed": options[0] + number, "num_threads": options[1]}, rounds)
-        for number, (parameters, rounds) in enumerate(_TREES)
+        _boost(lightgbm, rows, target, {**settings, "seed": options[0] + number}, _ROUNDS) for number in range(_MODELS)
     ]
 
     def ask(new: Floats) -> Floats:
