@@ -195,6 +195,7 @@ onload = () => {
 </script></body>"""
 
 
+@pytest.mark.slow  # starts chromium
 @pytest.mark.skipif(BROWSER is None, reason="needs chromium")
 def test_in_a_browser_nothing_is_cut_off_and_all_text_can_be_read(tmp_path):
     assert BROWSER is not None
