@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -153,6 +155,8 @@ async def test_a_deployment_is_shadowed_tried_enforced_and_reverted_after_it_ran
     assert [request_of(pod) for pod in pods] == [{SLICE: "1"}] * 3
     assert {note(pod, "original-gpu-request") for pod in pods} == {"1"}
 
+    assert "1×1g.10gb   needs 3" in await ask(bed, "status")
+
     await run_out_of_memory(bed, pods[0])
 
     async def is_reverted() -> bool:
@@ -163,7 +167,19 @@ async def test_a_deployment_is_shadowed_tried_enforced_and_reverted_after_it_ran
     assert (spec.reverted[KEY].reason, spec.errors, spec.decisions) == ("OutOfMemory", 1, {})
     assert [request_of(pod) for pod in await renew(bed)] == [{"nvidia.com/gpu": "1"}] * 3
     assert [each.what for each in spec.history] == ["Decided", "Mode", "Mode", "Mode", "Reverted"]
+    assert "reverted   as asked   OutOfMemory: pod chat-" in await ask(bed, "explain", "chat")
+    assert "Reverted   Deployment/chat" in await ask(bed, "history")
     await check_tenant(bed)
+
+
+async def ask(bed: OptimizerBed, *arguments: str) -> str:
+    """Return what `kgwe rightsize` prints."""
+    command = [sys.executable, "-m", "kgwe.cli", "rightsize", *arguments, "-n", bed.namespace]
+    command += ["--kubeconfig", str(bed.cluster.kubeconfig)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    told, _ = await process.communicate()
+    (bed.folder / f"{arguments[0]}.txt").write_bytes(told)
+    return told.decode()
 
 
 async def check_tenant(bed: OptimizerBed) -> None:
