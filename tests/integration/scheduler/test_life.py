@@ -313,6 +313,6 @@ async def test_a_foreign_job_of_the_same_name_is_not_taken_over(bed: Bed):
 async def test_the_controller_has_no_rights_beyond_its_role(bed: Bed):
     async with KubeClient.connect(bed._kubeconfig) as limited:
         with pytest.raises(errors.Permanent, match="cannot"):
-            await limited.list(resources.NAMESPACE)
+            await limited.list(resources.SECRET)
         with pytest.raises(errors.Permanent, match="cannot"):
             await limited.create(resources.POD, {"metadata": {"name": "any"}, "spec": {}}, "default")
