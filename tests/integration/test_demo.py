@@ -36,7 +36,9 @@ def test_once_the_samples_get_where_they_should_and_nothing_is_left_running(clus
     output, _ = process.communicate(timeout=240)
 
     assert process.returncode == 0, output
-    assert "All 7 samples reached their expected phase" in output
+    assert "greedy: Pending  Budget ml-team/sweep-daily" in output
+    assert "The fleet costs $" in output
+    assert "All 8 samples reached their expected phase" in output
     assert "kgwe.nvidia.io/llm-training: Running on" in output
     assert "gpu.warp.dev/my-inference-workload: Succeeded" in output
     assert "too-large: Pending  0/" in output

@@ -101,14 +101,17 @@ class _Demo:
             tasks = [group.create_task(demo.watch_processes(self._cluster))]
             if on_screen:
                 tasks.append(group.create_task(demo.watch_findings(view, endpoints.optimizer)))
+                tasks.append(group.create_task(demo.watch_costs(view, endpoints.costs)))
                 tasks.append(group.create_task(_show_screen(view, self._cluster.name, endpoints, self._started)))
             await demo.submit_samples(client)
             if self._once:
                 await demo.wait_expected(view)
+                costs = await demo.wait_costs(endpoints.costs)
                 for task in tasks:
                     task.cancel()
         if self._once:
             elapsed_s = time.monotonic() - self._started
+            terminal.write(f"{screen.describe_costs(costs)}\n")
             terminal.write(f"All {len(demo.SAMPLES)} samples reached their expected phase in {elapsed_s:.1f} s.\n")
 
 

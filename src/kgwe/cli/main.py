@@ -47,6 +47,7 @@ COMMANDS = (
     Command("scale", "kgwe.cli.scaling.scale:app", "Show what the autoscaler does, has done and would do."),
     Command("drain", "kgwe.cli.scaling.drain:app", "Show which pods leave a node or leaf, and where they would go."),
     Command("cost", "kgwe.cli.cost.cost:app", "Show what namespaces, teams and workloads cost."),
+    Command("budget", "kgwe.cli.cost.budget:app", "Show budgets, what they have spent, and what waits for them."),
     Command("report", "kgwe.cli.cost.report:app", "Write a chargeback report of the whole fleet."),
     Command("bill", "kgwe.cli.cost.bill:app", "Compare a bill of the cloud with what was metered."),
     Command("optimize", "kgwe.cli.optimize:app", "List pods that waste GPUs, with recommendations."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -37,8 +38,16 @@ FIELD_MANAGER: Final = "kgwe-cost-engine"
 class CostProcess:
     """One replica of the cost engine."""
 
-    def __init__(self, settings: Settings, client: KubeClient, *, identity: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        client: KubeClient,
+        *,
+        identity: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.settings = settings
+        self._clock = clock
         self._client = client
         self.api_port = 0
         self.identity = identity or leading.make_identity()
@@ -99,7 +108,8 @@ class CostProcess:
         if not await term.resync():
             return
         standby = self._problem
-        engine = CostEngine(self.settings, self.cluster, self.metrics, on_counted=self.budgets.publish)
+        publish = self.budgets.publish
+        engine = CostEngine(self.settings, self.cluster, self.metrics, clock=self._clock, on_counted=publish)
         try:
             async with self._sender, engine:
                 self._problem = engine.problem

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,9 @@ NAMESPACE = "ml-team"
 # Long enough for a slow machine; the sample that is expected to succeed runs for ten seconds.
 _EXPECT_TIMEOUT_S = 180.0
 _FINDINGS_S = 5.0
+_COSTS_S = 2.0
+_BUDGET = "GPUBudget"
+_COST_LINE = re.compile(r'^kgwe_gpu_cost_fleet_per_hour_dollars\{line="([a-z-]+)"\} (\S+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ SAMPLES = (
     Sample("notebook.yaml", Phase.RUNNING, "an idle notebook, which the optimizer finds"),
     Sample("burst.yaml", Phase.SUCCEEDED, "32 GPUs on nodes that are bought for it and go afterwards"),
     Sample("too-large.yaml", Phase.PENDING, "waits, with the reason in its status"),
+    Sample("greedy.yaml", Phase.PENDING, "would cost too much: its budget stops it before it starts"),
 )
 
 
@@ -84,6 +90,9 @@ class View:
     seen: dict[tuple[str, str], Seen] = field(default_factory=dict)
     #: of the optimizer; None until it has judged the pods
     findings: list[Any] | None = None
+    budgets: Informer[Any] | None = None
+    #: dollars per hour by line of the books; None until the cost engine has counted
+    costs: dict[str, float] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def on_workload(self, kind: str, change: Change[Any]) -> None:
@@ -141,6 +150,8 @@ class Endpoints:
     """URL of the GPU metrics."""
     optimizer: str
     """Address of the optimizer's gRPC service."""
+    costs: str = ""
+    """URL of the cost engine's metrics."""
 
 
 async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: int, progress: Progress) -> Endpoints:
@@ -150,11 +161,16 @@ async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: 
         await manifests.apply_manifest(
             client, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
         )
+        # Budgets come before the scheduler: a workload that is faster than its budget would start.
+        budgets = [each for sample in SAMPLES for each in _load_documents(sample) if each["kind"] == _BUDGET]
+        await manifests.apply_manifest(client, budgets, namespace=NAMESPACE)
     with progress.step(f"Creating {format_count(nodes, 'node')} of the {model} fleet") as step:
         await apply.apply_fleet(
             client, models.load(model), nodes, progress=lambda done, total: step.update(f"{done} of {total}")
         )
-    with progress.step("Starting the scheduler, the MIG controller, the optimizer and the GPU metrics"):
+    with progress.step(
+        "Starting the scheduler, the MIG controller, the optimizer, the cost engine and the GPU metrics"
+    ):
         metrics = await asyncio.to_thread(exporter.start, cluster)
         optimizer = await asyncio.to_thread(install.start_optimizer, cluster, metrics)
         predictions = {"KGWE_SCHEDULER_OPTIMIZER_ADDRESS": optimizer}
@@ -162,14 +178,16 @@ async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: 
         await asyncio.to_thread(install.start_mig, cluster)
         await asyncio.to_thread(cloud.start, cluster)
         await asyncio.to_thread(install.start_autoscaler, cluster)
-        return Endpoints(metrics, optimizer)
+        costs = await asyncio.to_thread(install.start_cost_engine, cluster)
+        return Endpoints(metrics, optimizer, costs)
 
 
 async def submit_samples(client: KubeClient) -> None:
     policy = manifests.load_manifests(assets.find_asset("examples") / "burst-policy.yaml")
     await manifests.apply_manifest(client, policy)
     for sample in SAMPLES:
-        await manifests.apply_manifest(client, _load_documents(sample), namespace=NAMESPACE)
+        workloads = [each for each in _load_documents(sample) if each["kind"] != _BUDGET]
+        await manifests.apply_manifest(client, workloads, namespace=NAMESPACE)
 
 
 def _load_documents(sample: Sample) -> list[manifests.Document]:
@@ -182,7 +200,8 @@ def _load_documents(sample: Sample) -> list[manifests.Document]:
 async def watch_samples(client: KubeClient, on_phase: Callable[[Seen], None] = ignore_phase) -> AsyncIterator[View]:
     """Yield a view of workloads, nodes and pods that informers keep up to date."""
     view = View(nodes=Informer(client, resources.NODE), pods=Informer(client, resources.POD), on_phase=on_phase)
-    informers: list[Informer[Any]] = [view.nodes, view.pods]
+    view.budgets = Informer(client, resources.GPU_BUDGET)
+    informers: list[Informer[Any]] = [view.nodes, view.pods, view.budgets]
     for resource in (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD):
         informer: Informer[Any] = Informer(client, resource)
         kind = resource.group
@@ -202,6 +221,8 @@ def find_unmet(view: View) -> dict[str, str]:
     wrong = {}
     for sample in SAMPLES:
         for document in _load_documents(sample):
+            if document["kind"] == _BUDGET:
+                continue
             name = document["metadata"]["name"]
             phase = view.phase_of(name)
             if phase != sample.expects:
@@ -232,6 +253,34 @@ async def watch_findings(view: View, address: str) -> None:
                 reply = await optimizer.list_findings()
                 view.findings = list(reply.findings) if reply.HasField("judged_s") else None
             await asyncio.sleep(_FINDINGS_S)
+
+
+async def watch_costs(view: View, url: str) -> None:
+    """Keep the dollars per hour in the view, until cancelled."""
+    while True:
+        found = await asyncio.to_thread(read_costs, url)
+        view.costs = found or view.costs
+        await asyncio.sleep(_COSTS_S)
+
+
+async def wait_costs(url: str, timeout_s: float = _EXPECT_TIMEOUT_S) -> dict[str, float]:
+    """Return the dollars per hour once pods cost something; what is known after the timeout."""
+    until = time.monotonic() + timeout_s
+    while True:
+        found = await asyncio.to_thread(read_costs, url)
+        if found.get("allocated") or time.monotonic() > until:
+            return found
+        await asyncio.sleep(_COSTS_S / 4)
+
+
+def read_costs(url: str) -> dict[str, float]:
+    """Return the dollars per hour by line, as the metrics of the cost engine say; empty if it does not answer."""
+    try:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=2) as reply:  # noqa: S310 - the demo's own process
+            text = reply.read().decode()
+    except OSError:
+        return {}
+    return {match[1]: float(match[2]) for match in _COST_LINE.finditer(text)}
 
 
 async def watch_processes(cluster: LocalCluster) -> None:

@@ -34,7 +34,7 @@ _MAX_FINDINGS = 5
 # Phases in the order in which workloads are shown where not all have room.
 _URGENCY = ("Running", "Scheduled", "Scheduling", "Pending", "Failed", "Succeeded")
 # Lines of the screen beside the rows of workloads, the fleet and the findings: frames, headings and commands.
-_OTHER_LINES = 15
+_OTHER_LINES = 19
 _FEWEST_ROWS = 3
 _LINES_PER_MESSAGE = 4
 DEFAULT_OPTIMIZER = "127.0.0.1:50051"
@@ -53,6 +53,7 @@ def render(view: View, *, name: str, endpoints: Endpoints, started: float, heigh
         Panel(_build_workload_table(view, rows), title=title, border_style="green"),
         Panel(fleet, title="Fleet"),
         Panel(_build_findings(view), title="Wasted GPUs (kgwe optimize)"),
+        Panel(_build_costs(view), title="Dollars per hour, and budgets"),
         _format_hints(name, endpoints),
     )
 
@@ -127,6 +128,26 @@ def _build_findings(view: View) -> RenderableType:
         cells = (f"{each.namespace}/{each.pod}", each.state, score, f"{advice.target or advice.action}{saving}")
         table.add_row(*map(_make_cell, cells))
     return table
+
+
+def _build_costs(view: View) -> RenderableType:
+    lines = [describe_costs(view.costs)]
+    for budget in (view.budgets.store if view.budgets is not None else {}).values():
+        spec, status = budget.spec, budget.status
+        spent = float(status.currentSpend or 0)
+        waiting = f"; {status.waitingWorkloads} waiting because of it" if status.waitingWorkloads else ""
+        limit = f"{float(spec.limit):,.0f}"
+        used = f"{budget.metadata.name}: ${spent:,.2f} of ${limit} {spec.period.lower()}"
+        lines.append(escape_line(f"{used}, {spec.enforcementPolicy}{waiting}"))
+    return Text("\n".join(lines))
+
+
+def describe_costs(costs: dict[str, float] | None) -> str:
+    """Return the dollars per hour in words."""
+    if not costs:
+        return "The cost engine has not counted yet."
+    held = costs.get("allocated", 0.0) + costs.get("overhead", 0.0)
+    return f"The fleet costs ${costs.get('fleet', 0.0):,.2f} per hour; pods hold ${held:,.2f} of it."
 
 
 def _make_cell(content: str | Text) -> Text:

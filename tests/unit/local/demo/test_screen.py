@@ -21,7 +21,7 @@ def shown(workloads: int, height: int, message: str = "waits " * 60) -> list[str
         for number in range(workloads)
     }
     nothing = SimpleNamespace(store={})
-    view: Any = SimpleNamespace(seen=seen, nodes=nothing, pods=nothing, findings=[])
+    view: Any = SimpleNamespace(seen=seen, nodes=nothing, pods=nothing, findings=[], budgets=None, costs=None)
     endpoints = Endpoints(metrics="http://127.0.0.1:1", optimizer=screen.DEFAULT_OPTIMIZER)
     text = io.StringIO()
     console = Console(file=text, width=120, height=height)
