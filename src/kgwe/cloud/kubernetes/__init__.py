@@ -1,0 +1,1 @@
+"""Nodes that another controller of the cluster buys: Karpenter, by NodeClaims."""
