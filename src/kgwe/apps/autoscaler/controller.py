@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kgwe.apps.autoscaler.cluster_view import ClusterView
     from kgwe.apps.autoscaler.metrics import Metrics
     from kgwe.apps.autoscaler.node_pods import NodePods
+    from kgwe.apps.autoscaler.removal import Checkpoint
     from kgwe.cloud.provider import Instance, Provider
     from kgwe.costing.prices.book import PriceBook
     from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy, AutoscalingPolicySpec, LaunchRecord
@@ -101,9 +102,13 @@ class Controller:
         record: Callable[[Event], None] = lambda _: None,
         dry_run: bool = False,
         uses: Callable[[], Mapping[str, float]] = dict,
+        checkpoint: Checkpoint = removal.skip_checkpoint,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`uses`: node -> mean use of its GPUs; nodes without an entry are not known."""
+        """`uses`: node -> mean use of its GPUs; nodes without an entry are not known.
+
+        `checkpoint`: asks pods of a node to save their work, before they are evicted.
+        """
         self._client = client
         self._cluster = cluster
         self._providers = providers
@@ -112,6 +117,7 @@ class Controller:
         self._record = record
         self._dry_run = dry_run
         self._uses = uses
+        self._checkpoint = checkpoint
         self._clock = clock
         self._launch_memory: dict[str, LaunchMemory] = {}
         self._policies: dict[str, _PolicyMemory] = {}
@@ -447,7 +453,7 @@ class Controller:
         found.kept = dict(planned.kept)
         if not each.acts or not spec.scaleDown.enabled:
             return
-        remover = removal.Remover(self._client, each.report)
+        remover = removal.Remover(self._client, each.report, self._checkpoint)
         for bought in found.census.list_in(Stage.DRAINING):
             await remover.continue_drain(bought, pods, each.policy, each.provider, each.now_s)
         found.kept |= {name: ("DrainWaits", why) for name, why in remover.refused.items()}

@@ -18,6 +18,7 @@ from kgwe.apps.autoscaler.gpu_use import open_gpu_use
 from kgwe.apps.autoscaler.metrics import Metrics
 from kgwe.apps.autoscaler.providers import make_providers
 from kgwe.apps.leading import LeaderLoop
+from kgwe.cluster.checkpoint.caller import CheckpointCaller, FetchedReports
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.events import EventRecorder
@@ -26,12 +27,13 @@ from kgwe.store.ledger.price_files import load_book
 from kgwe.telemetry import http, logs, probes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kgwe.apps.autoscaler.settings import Settings
     from kgwe.apps.leading import Term
     from kgwe.cloud.provider import Provider
+    from kgwe.kube.api import core
     from kgwe.kube.client.informer import Change
 
 log = structlog.get_logger(__name__)
@@ -59,6 +61,7 @@ class AutoscalerProcess:
         self.metrics = Metrics()
         self.providers = make(acting, settings)
         self.use = open_gpu_use(settings)
+        self._checkpoints = CheckpointCaller(acting, FetchedReports(acting))
         self.controller = Controller(
             acting,
             self.cluster,
@@ -68,9 +71,14 @@ class AutoscalerProcess:
             record=self.events.record,
             dry_run=settings.dry_run,
             uses=self.use.by_node,
+            checkpoint=self._ask_for_checkpoint,
         )
         self._wake = asyncio.Event()
         self._acting = False
+
+    async def _ask_for_checkpoint(self, node: str, pods: Sequence[core.Pod], /) -> None:
+        seconds = self.settings.checkpoint_seconds
+        await self._checkpoints.call(f"scale-down/{node}", pods, seconds=seconds, reason=f"node {node} is removed")
 
     def _listen(self) -> None:
         """Start a round early for changes that matter."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -46,6 +46,12 @@ IDLE, UNDERUSED, BROKEN = "Idle", "Underused", "GPUsFailed"
 Uses = Mapping[str, float]
 #: Action, pool, nodes and reason of something that was done.
 Report = Callable[[str, str, int, str], None]
+
+
+class Checkpoint(Protocol):
+    """Asks pods of a node to save their work, and returns when they have or the time is over."""
+
+    async def __call__(self, node: str, pods: Sequence[core.Pod], /) -> None: ...
 
 
 @dataclass(slots=True)
@@ -123,12 +129,17 @@ def _read_reason(node: core.Node) -> str:
     return marks.split_mark(node.metadata.annotations.get(marks.DRAIN, ""))[1]
 
 
+async def skip_checkpoint(_node: str, _pods: Sequence[core.Pod], /) -> None:
+    """Ask nobody for a checkpoint."""
+
+
 class Remover:
     """Carries out scale-down, one step per round and node."""
 
-    def __init__(self, client: KubeClient, report: Report) -> None:
+    def __init__(self, client: KubeClient, report: Report, checkpoint: Checkpoint = skip_checkpoint) -> None:
         self._client = client
         self._report = report
+        self._checkpoint = checkpoint
         self.refused: dict[str, str] = {}
         """Node -> why a pod on it was not evicted."""
 
@@ -168,12 +179,16 @@ class Remover:
     async def _evict(self, node: str, held: list[core.Pod], policy: AutoscalingPolicy, now_s: float) -> None:
         """Evict the pods of the lowest rank. The API server keeps the disruption budgets."""
         rank = node_pods.find_rank(held[0])
+        leaving = []
         for pod in held:
             if node_pods.find_rank(pod) != rank or pod.metadata.deletionTimestamp is not None:
                 continue
             if obstacle := node_pods.find_obstacle(pod, policy.spec.scaleDown.minRunSeconds, now_s):
                 self.refused[node] = f"pod {pod.metadata.key}: {obstacle}"
                 continue
+            leaving.append(pod)
+        await self._checkpoint(node, leaving)
+        for pod in leaving:
             try:
                 await evict_pod(self._client, pod)
             except errors.NotFound:

@@ -10,6 +10,7 @@ import msgspec
 
 from kgwe import errors
 from kgwe.apps import configuration
+from kgwe.apps.autoscaler import cloud_settings  # noqa: TC001 - read at run time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +48,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     use_window_seconds: float = 600.0
     # Namespace of the simulated cloud's orders (provider kwok).
     namespace: str = "kgwe-system"
+    # Clouds to buy from; see cloud_settings.py. Without any, only the simulated cloud.
+    aws: cloud_settings.Aws | None = None
+    gcp: cloud_settings.Gcp | None = None
+    azure: cloud_settings.Azure | None = None
+    karpenter: cloud_settings.Karpenter | None = None
+    # Seconds that drained pods which declare a checkpoint have for it.
+    checkpoint_seconds: float = 30.0
     # Address of /metrics, /healthz and /readyz.
     metrics_bind_address: str = ":8080"
     leader_elect: bool = True
