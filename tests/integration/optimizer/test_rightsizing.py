@@ -198,3 +198,52 @@ async def check_tenant(bed: OptimizerBed) -> None:
         patch = {"spec": {"mode": "enforce", "reverted": None}}
         with pytest.raises(errors.KgweError, match="only KGWE writes RightsizingDecisions"):
             await tenant.patch(resources.RIGHTSIZING_DECISION, "default", patch, bed.namespace)
+
+
+# --- the policy alone -------------------------------------------------------------------------------------
+
+
+async def try_pod(bed: OptimizerBed, containers: int = 1, **annotations: str) -> dict[str, Any]:
+    """The pod as it would be stored."""
+    container = {"image": IMAGE, "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    notes = {f"kgwe.nvidia.io/{name.replace('_', '-')}": text for name, text in annotations.items()}
+    body = {
+        "metadata": {"name": "probe", "annotations": notes},
+        "spec": {"containers": [container | {"name": f"c{number}"} for number in range(containers)]},
+    }
+    path = f"/api/v1/namespaces/{bed.namespace}/pods"
+    reply = await bed.client.request("POST", path, body=body, params={"dryRun": "All"})
+    found: dict[str, Any] = msgspec.json.decode(reply)
+    return found
+
+
+async def test_the_policy_changes_only_what_was_decided_and_nothing_twice(bed: OptimizerBed):
+    smaller = {"resource": SLICE, "profile": "1g.10gb", "reason": "small"}
+    spec = {"mode": "enforce", "offered": [SLICE], "decisions": {f"Pod/probe {IMAGE} 1": smaller}}
+    kind = resources.RIGHTSIZING_DECISION
+    body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "default"}, "spec": spec}
+    await bed.client.create(kind, body, bed.namespace)
+
+    async def asks_for(resource: str) -> bool:
+        return request_of(await try_pod(bed)) == {resource: "1"}
+
+    await bed.until(lambda: asks_for(SLICE), "a slice")
+    for kept in (
+        await try_pod(bed, optimize="false"),
+        await try_pod(bed, sharing_mode="exclusive"),
+        await try_pod(bed, mig_profile="2g.20gb"),
+        await try_pod(bed, original_gpu_request="1"),
+        await try_pod(bed, containers=2),
+        await try_pod(bed, gang="g"),
+    ):
+        assert request_of(kept) == {"nvidia.com/gpu": "1"}
+    assert request_of(await try_pod(bed, mig_profile="1g.10gb")) == {SLICE: "1"}
+    for change in ({"offered": []}, {"problem": "stopped"}, {"mode": "off"}, {"decisions": None}):
+        await bed.client.patch(kind, "default", {"spec": change}, bed.namespace)
+        await bed.until(lambda: asks_for("nvidia.com/gpu"), f"no change with {change}")
+        await bed.client.patch(kind, "default", {"spec": spec | {"problem": None}}, bed.namespace)
+        await bed.until(lambda: asks_for(SLICE), "a slice again")
+    malformed = {"spec": {"decisions": {f"Pod/probe {IMAGE} 1": {"profile": 7}}}}
+    with pytest.raises(errors.KgweError, match="must be of type string"):
+        await bed.client.patch(kind, "default", malformed, bed.namespace)
+    assert not await bed.list_pods()

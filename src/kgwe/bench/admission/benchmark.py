@@ -231,4 +231,4 @@ class _Bench:
 
     async def _count(self, found: dict[str, Burst]) -> None:
         self.failed += sum(each.failed for each in found.values())
-        await pods.delete_pods(self._client, _BOTH)
+        await pods.delete_pods(self._client, _BOTH, self._options.timeout_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from dataclasses import dataclass, field
@@ -31,6 +32,10 @@ class _Meta(msgspec.Struct, frozen=True):
 
 class _Pod(msgspec.Struct, frozen=True):
     metadata: _Meta
+
+
+class _Pods(msgspec.Struct, frozen=True):
+    items: tuple[_Pod, ...] = ()
 
 
 @dataclass
@@ -123,7 +128,15 @@ async def create_steadily(
     return burst
 
 
-async def delete_pods(client: KubeClient, namespaces: Sequence[str]) -> None:
-    for namespace in namespaces:
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        await client.request("DELETE", path, params={"gracePeriodSeconds": "0"})
+async def delete_pods(client: KubeClient, namespaces: Sequence[str], timeout_s: float) -> None:
+    """Delete all pods, and wait until they are gone. A busy API server may answer too late; it is asked again."""
+    async with asyncio.timeout(timeout_s):
+        for namespace in namespaces:
+            path = f"/api/v1/namespaces/{namespace}/pods"
+            while True:
+                with contextlib.suppress(errors.Transient):
+                    await client.request("DELETE", path, params={"gracePeriodSeconds": "0"})
+                    left = msgspec.json.decode(await client.request("GET", path, params={"limit": "1"}), type=_Pods)
+                    if not left.items:
+                        break
+                await asyncio.sleep(0.5)

@@ -19,10 +19,11 @@ class Asked(RecordingClient):
         super().__init__()
         self.reads = 0
         self.failure: Exception | None = None
+        self.installed = ""
 
-    async def get(self, _resource: Any, _name: str, _namespace: str = "") -> Any:
+    async def get(self, _resource: Any, name: str, _namespace: str = "") -> Any:
         self.reads += 1
-        if self.failure is not None:
+        if self.failure is not None and name != self.installed:
             raise self.failure
         return {}
 
@@ -44,3 +45,9 @@ async def test_unknown_counts_as_not_installed(failure: Exception) -> None:
     client = Asked()
     client.failure = failure
     assert not await SeatPolicy(client).is_installed()  # type: ignore[arg-type] # reads alone
+
+
+async def test_without_the_policy_the_webhook_gives_seats() -> None:
+    client = Asked()
+    client.failure, client.installed = errors.NotFound("no such kind"), "kgwe-webhook"
+    assert await SeatPolicy(client).is_installed()  # type: ignore[arg-type] # reads alone
