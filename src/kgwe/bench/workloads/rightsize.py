@@ -18,12 +18,14 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.bench import report
+from kgwe.bench.scaling import charts
 from kgwe.bench.workloads import data
 from kgwe.forecast.memory import predict_memory
 from kgwe.model.usage.history import UsagePeak
+from kgwe.sim.report import chart
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -83,6 +85,21 @@ def run(folder: Path | None, progress: Progress) -> report.Report:
         metrics[f"{name}_slack"] = outcomes[name].slack
     metrics["slack_at_violated"] = {name: _trace_frontier(values, second) for name, values in limits.items()}
     return report.Report("rightsize", {"containers": len(histories), "file": MEMORY}, metrics, machine)
+
+
+def write_chart(measured: report.Report, path: Path) -> None:
+    """Draw the frontier of each rule: containers above their limit, and what is unused of the limits."""
+    containers = measured.params["containers"]
+    frontiers: Mapping[str, Mapping[str, float]] = measured.metrics["slack_at_violated"]
+    series = [
+        chart.Series(
+            name, [int(count) / containers for count in found], list(found.values()), look=chart.colour(number)
+        )
+        for number, (name, found) in enumerate(frontiers.items())
+    ]
+    charts.write_lines(
+        path, series, x_label="share of containers above their limit", y_label="unused share of the limits", top=0.6
+    )
 
 
 def read_histories(path: Path) -> list[History]:

@@ -15,12 +15,13 @@ app = App(
     help_format="plaintext",
     help_epilogue="""Examples:
   kgwe bench rightsize
+  kgwe bench rightsize --plot frontier.svg
   kgwe bench rightsize --data ../shared/data/history --json""",
 )
 
 
 @app.default
-def run(*, data: Path | None = None, json: Json = False) -> int:
+def run(*, data: Path | None = None, plot: Path | None = None, json: Json = False) -> int:
     """Set memory limits from the first half of each history and judge them on the second half.
 
     Results are the share of containers that exceed their limit, and the mean share of the limit that is not used,
@@ -30,6 +31,8 @@ def run(*, data: Path | None = None, json: Json = False) -> int:
     ----------
     data
         Folder with pod_gpu_memory_used_bytes.csv.gz. Default: history in $KGWE_DATA, or in shared/data nearby.
+    plot
+        SVG file for the frontier of each rule.
     """
     from kgwe.bench.workloads import rightsize as bench  # noqa: PLC0415 -- NumPy
 
@@ -39,5 +42,7 @@ def run(*, data: Path | None = None, json: Json = False) -> int:
         return refuse(problem)
     except KeyboardInterrupt:
         return INTERRUPTED
+    if plot is not None:
+        bench.write_chart(measured, plot)
     show(measured, as_json=json)
     return 0
