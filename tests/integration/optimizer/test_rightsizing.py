@@ -238,7 +238,8 @@ async def test_the_policy_changes_only_what_was_decided_and_nothing_twice(bed: O
     ):
         assert request_of(kept) == {"nvidia.com/gpu": "1"}
     assert request_of(await try_pod(bed, mig_profile="1g.10gb")) == {SLICE: "1"}
-    for change in ({"offered": []}, {"problem": "stopped"}, {"mode": "off"}, {"decisions": None}):
+    changes: list[dict[str, Any]] = [{"offered": []}, {"problem": "stopped"}, {"mode": "off"}, {"decisions": None}]
+    for change in changes:
         await bed.client.patch(kind, "default", {"spec": change}, bed.namespace)
         await bed.until(lambda: asks_for("nvidia.com/gpu"), f"no change with {change}")
         await bed.client.patch(kind, "default", {"spec": spec | {"problem": None}}, bed.namespace)
