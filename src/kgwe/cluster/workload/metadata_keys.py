@@ -6,6 +6,8 @@ from typing import Final
 
 #: of Kueue: the LocalQueue that admits a Job
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+#: on a workload, with the value `all`: every pod of a gang has a name in DNS, not only rank 0
+NAMES_ANNOTATION: Final = "kgwe.nvidia.io/rendezvous"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 CONTROLLER_NAME: Final = "kgwe-scheduler"
 UID_LABEL: Final = "kgwe.nvidia.io/workload-uid"

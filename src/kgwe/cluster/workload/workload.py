@@ -190,6 +190,8 @@ class Workload:
     ttl_s: int | None = None
     #: Kueue's LocalQueue that its Job waits in; empty: none
     queue: str = ""
+    #: whether each of its pods needs a name in DNS, not only rank 0
+    names_all: bool = False
     #: replicas that the spec asks for
     desired: int = 1
     #: which replica this is; its uid is `meta.uid`, which is the uid of the object for 0
@@ -364,6 +366,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         deadline_s=spec.activeDeadlineSeconds,
         ttl_s=spec.ttlSecondsAfterFinished,
         queue=_read_queue(obj),
+        names_all=_needs_all_names(obj),
         desired=spec.replicas,
         spec=spec,
     )
@@ -373,6 +376,15 @@ def _read_queue(obj: GPUWorkload) -> str:
     """The LocalQueue of a Job; Kueue admits Deployments in another way."""
     serves = obj.spec.workloadType == WorkloadType.INFERENCE
     return "" if serves else obj.metadata.labels.get(metadata_keys.QUEUE_LABEL, "")
+
+
+def _needs_all_names(obj: GPUWorkload) -> bool:
+    """Whether the launcher of the workload connects to every rank by name."""
+    spec = obj.spec
+    by_launcher = spec.framework == "TensorFlow" or (
+        spec.distributedConfig is not None and spec.distributedConfig.backend == "MPI"
+    )
+    return by_launcher or obj.metadata.annotations.get(metadata_keys.NAMES_ANNOTATION) == "all"
 
 
 def _priority_class(template: dict[str, Any]) -> str:

@@ -1,7 +1,9 @@
 """How the pods of a gang find each other: names in DNS, and the environment that launchers of each framework look for.
 
-Pod i of the gang is `<job>-<i>.<subdomain>`; the headless Service resolves it before the pod is ready. Whatever the
-user's template sets itself stays.
+Pod i of the gang is `<job>-<i>.<subdomain>`. The headless Service resolves rank 0, before the pod is ready: the others
+register there. It resolves all pods for launchers that connect to each of them by name (TensorFlow, MPI), and for
+workloads that ask for it: every pod that a Service selects costs about two writes to the API server. Whatever the user's
+template sets itself stays.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ def service_name(job: str) -> str:
     return job if job[0].isalpha() else f"w{job}"
 
 
-def service_spec(selector: dict[str, str]) -> dict[str, Any]:
+def service_spec(selector: dict[str, str], *, names_all: bool) -> dict[str, Any]:
     """A Service that only names pods, and those that are not ready too: they become ready by finding each other."""
+    if not names_all:
+        selector = selector | {placement_annotations.INDEX_ANNOTATION: "0"}  # a label of the same name
     return {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,

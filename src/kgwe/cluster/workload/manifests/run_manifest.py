@@ -171,7 +171,7 @@ def build_companions(workload: Workload, plan: Plan, names: Naming) -> Iterator[
 
 
 def build_service(workload: Workload) -> dict[str, Any]:
-    """The headless Service by which the ranks of a gang find each other before they are ready."""
+    """The headless Service by which the ranks of a gang find rank 0, or each other, before they are ready."""
     return {
         "metadata": {
             "name": rendezvous.service_name(run_metadata.job_name(workload)),
@@ -179,5 +179,5 @@ def build_service(workload: Workload) -> dict[str, Any]:
             "labels": run_metadata.build_labels(workload),
             "ownerReferences": [run_metadata.owner_reference(workload)],
         },
-        "spec": rendezvous.service_spec({metadata_keys.UID_LABEL: workload.meta.uid}),
+        "spec": rendezvous.service_spec({metadata_keys.UID_LABEL: workload.meta.uid}, names_all=workload.names_all),
     }

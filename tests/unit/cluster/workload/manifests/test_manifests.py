@@ -33,8 +33,8 @@ def warp(name="w", model="llama2", gpus=2):
     return from_warp(WarpGPUWorkload(metadata=meta, spec=WarpGPUWorkloadSpec(modelName=model, gpuCount=gpus)))
 
 
-def kgwe(spec):
-    meta = {"name": "w", "namespace": "ns", "uid": UID, "generation": 1}
+def kgwe(spec, annotations=None):
+    meta = {"name": "w", "namespace": "ns", "uid": UID, "generation": 1, "annotations": annotations or {}}
     kind = resources.GPU_WORKLOAD.type
     return from_kgwe(msgspec.convert({"metadata": meta, "spec": spec}, kind))
 
@@ -448,7 +448,21 @@ class TestRendezvous:
         assert made["metadata"]["name"] == "w7b-train-job-0f1e2d3c"
         assert made["spec"]["clusterIP"] == "None"
         assert made["spec"]["publishNotReadyAddresses"]
-        assert made["spec"]["selector"] == {metadata_keys.UID_LABEL: UID}
+
+    @pytest.mark.parametrize(
+        ("spec", "annotations", "is_named"),
+        [
+            ({"framework": "PyTorch"}, {}, False),
+            ({"framework": "TensorFlow"}, {}, True),
+            ({"distributedConfig": {"backend": "MPI"}}, {}, True),
+            ({}, {"kgwe.nvidia.io/rendezvous": "all"}, True),
+        ],
+    )
+    def test_the_service_names_rank_0_and_the_others_where_they_are_called_by_name(self, spec, annotations, is_named):
+        workload = kgwe({"gpuRequirements": {"count": 16}, "gpusPerPod": 8, **spec}, annotations=annotations)
+        rank_0 = {} if is_named else {"batch.kubernetes.io/job-completion-index": "0"}
+        made = run_manifest.build_service(workload)
+        assert made["spec"]["selector"] == {metadata_keys.UID_LABEL: UID, **rank_0}
 
 
 # --- a share of a card -----------------------------------------------------------------------------------
