@@ -2,7 +2,7 @@
 
 Pod i of the gang is `<job>-<i>.<subdomain>`. The headless Service resolves rank 0, before the pod is ready: the others
 register there. It resolves all pods for launchers that connect to each of them by name (TensorFlow, MPI), and for
-workloads that ask for it: every pod that a Service selects costs about two writes to the API server. Whatever the user's
+workloads that ask for it: every pod that a Service selects costs about two writes to the API server. What the user's
 template sets itself stays.
 """
 
