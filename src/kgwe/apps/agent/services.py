@@ -6,6 +6,8 @@ import collections
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kgwe.kube.api.kgwe import gpunode
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
@@ -69,6 +71,12 @@ class AgentServices:
     @property
     def node(self) -> str:
         return self.settings.node
+
+    def read_spec(self) -> gpunode.GPUNodeSpec | None:
+        """Return the spec of the GPUNode; None: the API has not been read yet."""
+        if self.publisher is None:
+            return gpunode.GPUNodeSpec()
+        return None if self.publisher.stored is None else self.publisher.stored.spec
 
     def request_discovery(self) -> None:
         """Read the machine now instead of at the next interval."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.planning_errors import PlanningErrors
     from kgwe.apps.scheduler.recording.recorder import Recorder
     from kgwe.apps.scheduler.settings import Settings
+    from kgwe.apps.scheduler.sharing.decisions import SharingDecisions
     from kgwe.cluster.gangs.external_gangs import ExternalGangs
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.kube.api import core
@@ -80,5 +81,7 @@ class Deps:
     hints: HintSource | None = None
     #: GPUBudgets and prices; None: budgets are not enforced
     budgets: BudgetSource | None = None
+    #: decisions of GPUSharingPolicies; None: they are not read
+    sharing: SharingDecisions | None = None
     #: the bytes of a pod as the API server sent them, where they were kept
     bytes_of: Callable[[core.Pod], bytes] = lambda _: b""

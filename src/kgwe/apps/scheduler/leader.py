@@ -31,6 +31,7 @@ from kgwe.apps.scheduler.planning.refresher import Refresher
 from kgwe.apps.scheduler.pods.pinner import Pinner
 from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
 from kgwe.apps.scheduler.reporting.periodic import PeriodicTasks
+from kgwe.apps.scheduler.reporting.sharing_reports import SharingReports
 from kgwe.apps.scheduler.workloads.reconciler import Reconciler
 from kgwe.apps.scheduler.workloads.rejected_pods import RejectedPods
 from kgwe.cluster.checkpoint.caller import CheckpointCaller, StoredReports
@@ -158,7 +159,9 @@ class Leader:
             on_completed=history.record_completed,
             describe_cost=self._gate.describe_cost if self._gate is not None else lambda _uid: None,
         )
-        self._periodic = PeriodicTasks(deps, history, self._reconciler.renew_attempts)
+        self._sharing = deps.sharing
+        others = () if deps.sharing is None else (SharingReports(deps, deps.sharing).write_due,)
+        self._periodic = PeriodicTasks(deps, history, self._reconciler.renew_attempts, *others)
         self._refreshers = tuple(self._make_refreshers(deps))
         self._keeper = self._make_keeper(deps)
         self._forecasting: list[asyncio.Task[None]] = []
@@ -204,6 +207,8 @@ class Leader:
         else:
             if isinstance(decision, Plan):
                 self._reconciler.deliver_plan(owner, decision)
+            elif self._sharing is not None:
+                self._sharing.handle_refusal(owner)
             self._queue_owner(owner)
 
     def _decide_gang(self, owner: str, decision: Plan | Refusal) -> None:
@@ -369,6 +374,8 @@ class Leader:
         self._rejected_pods.forget(uid)
         self._preemption.forget(uid)
         self._reconciler.forget(uid)
+        if self._sharing is not None:
+            self._sharing.forget(uid)
 
     def _move_pods_off(self, node: str) -> None:
         """The pods of a node whose end is announced have checkpointed: recovery moves them."""

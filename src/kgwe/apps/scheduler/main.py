@@ -32,6 +32,7 @@ from kgwe.apps.scheduler.planning.local_predictions import LocalPredictions
 from kgwe.apps.scheduler.planning_errors import PlanningErrors
 from kgwe.apps.scheduler.preflight import ExtenderPort
 from kgwe.apps.scheduler.recording.recorder import Recorder
+from kgwe.apps.scheduler.sharing.decisions import SharingDecisions
 from kgwe.apps.scheduler.signing_key import SigningKeys
 from kgwe.cluster.gangs.gang_kinds import GangKinds
 from kgwe.cluster.state.cluster_state import ClusterState, selector_of
@@ -97,7 +98,9 @@ class Scheduler:
         self.metrics = Metrics()
         self.signer = Signer(on_forged=lambda kind: self.metrics.forged.labels(kind).inc())
         self.faults = PlanningErrors(self.metrics)
-        self.state = ClusterState(self.signer, self.faults.record)
+        self.sharing = SharingDecisions(settings.default_image, time.monotonic)
+        self.state = ClusterState(self.signer, self.faults.record, (self.sharing,))
+        self.sharing.attach(self.state)
         self.gangs = self.state.gangs
         FleetGauges(self.state).register(self.metrics)
         self.tracer = tracing.make_tracer(
@@ -189,6 +192,17 @@ class Scheduler:
                 informer.on_change(listeners[kind])
                 self.informers.append(informer)
 
+    async def _watch_policies(self) -> None:
+        """Watch GPUSharingPolicies and the labels of namespaces, if the kind is installed."""
+        if await dialects.find_served(self.client, (resources.GPU_SHARING_POLICY,)):
+            for kind, listen in (
+                (resources.NAMESPACE_LABELS, self.sharing.on_namespace),
+                (resources.GPU_SHARING_POLICY, self.sharing.on_policy),
+            ):
+                informer: Informer[Any] = Informer(self.client, kind, on_error=self._count_listener_error)
+                informer.on_change(listen)
+                self.informers.append(informer)
+
     # --- probes -----------------------------------------------------------------------------------------
 
     def problem(self) -> str | None:
@@ -212,6 +226,7 @@ class Scheduler:
             await background.wait_first(self.keys.wait(), stop.wait())
             await self.kinds.add_served()
             await self._watch_devices()
+            await self._watch_policies()
             log.info("scheduler_started", id=self.identity, port=port, strategies=sorted(self.choosers))
             with stalls.watch_stalls(self.settings.log_stalls_ms / 1e3):
                 await self._lead_in_terms(stop)
@@ -370,6 +385,7 @@ class Scheduler:
             hints=optimizer,
             budgets=self.budgets,
             bytes_of=self.pods.bytes_of,
+            sharing=self.sharing,
         )
 
 

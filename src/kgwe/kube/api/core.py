@@ -36,6 +36,12 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     status: NodeStatus = NodeStatus()
 
 
+class NamespaceLabels(msgspec.Struct, frozen=True):
+    """A namespace without its spec and status."""
+
+    metadata: ObjectMeta
+
+
 class ConfigMap(msgspec.Struct, frozen=True, gc=False):
     metadata: ObjectMeta
     data: dict[str, str] = {}

@@ -12,6 +12,7 @@ from kgwe.kube.api.kgwe import (
     autoscalingpolicy,
     gpubudget,
     gpunode,
+    gpusharingpolicy,
     gpuworkload,
     migstrategy,
     rightsizingdecision,
@@ -64,6 +65,8 @@ POD = Resource("", "v1", "pods", "Pod", namespaced=True, type=core.Pod, message=
 #: the same pods, read with what tells how they ended
 ENDED_POD = Resource("", "v1", "pods", "Pod", namespaced=True, type=core.EndedPod)
 BINDING: Resource[Any] = Resource("", "v1", "pods", "Binding", namespaced=True, type=dict[str, Any])
+#: the same namespaces, read with their labels only
+NAMESPACE_LABELS = Resource("", "v1", "namespaces", "Namespace", namespaced=False, type=core.NamespaceLabels)
 NAMESPACE: Resource[Any] = Resource("", "v1", "namespaces", "Namespace", namespaced=False, type=dict[str, Any])
 EVENT: Resource[Any] = Resource("events.k8s.io", "v1", "events", "Event", namespaced=True, type=msgspec.Raw)
 JOB = Resource("batch", "v1", "jobs", "Job", namespaced=True, type=core.Job)
@@ -134,6 +137,7 @@ GPU_BUDGET = _custom_resource(gpubudget.GPUBudget)
 AUTOSCALING_POLICY = _custom_resource(autoscalingpolicy.AutoscalingPolicy)
 SCHEDULER_CONFIG = _custom_resource(schedulerconfig.SchedulerConfig)
 GPU_NODE = _custom_resource(gpunode.GPUNode)
+GPU_SHARING_POLICY = _custom_resource(gpusharingpolicy.GPUSharingPolicy)
 TOPOLOGY_DOMAIN = _custom_resource(topologydomain.TopologyDomain)
 SEAT_REVOCATION = _custom_resource(seatrevocation.SeatRevocation)
 RIGHTSIZING_DECISION = _custom_resource(rightsizingdecision.RightsizingDecision)

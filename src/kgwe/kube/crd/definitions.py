@@ -16,6 +16,7 @@ from kgwe.kube.api.kgwe import (
     autoscalingpolicy,
     gpubudget,
     gpunode,
+    gpusharingpolicy,
     gpuworkload,
     migstrategy,
     rightsizingdecision,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 KINDS: tuple[type[schema.CustomObject], ...] = (
     gpuworkload.GPUWorkload,
     migstrategy.MIGStrategy,
+    gpusharingpolicy.GPUSharingPolicy,
     gpubudget.GPUBudget,
     autoscalingpolicy.AutoscalingPolicy,
     schedulerconfig.SchedulerConfig,

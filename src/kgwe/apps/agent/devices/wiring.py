@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kgwe.apps.agent.services import AgentServices
     from kgwe.apps.agent.settings import Settings
     from kgwe.kube.api import core
-    from kgwe.kube.api.kgwe.gpunode import GPUDevice, GPUNodeStatus
+    from kgwe.kube.api.kgwe.gpunode import GPUDevice, GPUNodeSpec, GPUNodeStatus
     from kgwe.kube.client.client import KubeClient
     from kgwe.kube.client.informer import Change
     from kgwe.model.devices.holdings import Difference
@@ -92,6 +92,9 @@ def _render_holdings(holdings: PodHoldings, node: str) -> bytes:
 
 # --- device plugins -------------------------------------------------------------------------------------
 
+# Reports without a GPUNode after which devices are advertised as the settings say: the API server may be down.
+_UNREAD_MOST: Final = 3
+
 
 class DevicePluginFeature:
     """Advertises the devices of healthy GPUs, and counts their allocations."""
@@ -111,6 +114,7 @@ class DevicePluginFeature:
         self._services = services
         self._withheld_devices = withheld_devices
         self._on_allocation = on_allocation
+        self._unread = 0
         self._outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
         access = ContainerAccess(tuple(AccessMethod(each) for each in settings.device_plugin_means), settings.cdi_kind)
         self._allocator = DeviceAllocator(
@@ -138,13 +142,24 @@ class DevicePluginFeature:
         machine = services.state.machine
         if machine is None or not services.supervisor.state.is_ready:
             return status
+        spec = services.read_spec()
+        if spec is None and not settings.device_plugin_replicas and self._unread < _UNREAD_MOST:
+            # A GPU that is shared must not be offered as a whole one for a moment.
+            self._unread += 1
+            return status
         closed = find_unhealthy(status.gpus) | self._withheld_devices()
         offers = advertised.list_advertised(
-            machine, out_of_service=closed, prefix=settings.device_plugin_prefix, pieces=settings.device_plugin_replicas
+            machine, out_of_service=closed, prefix=settings.device_plugin_prefix, pieces=self._find_pieces(spec)
         )
         self._allocator.set_devices(offers, gpunode_status.build_wiring(machine, status))
         self._plugins.advertise(offers)
         return status
+
+    def _find_pieces(self, spec: GPUNodeSpec | None) -> int:
+        """Return the shares of each GPU: as the GPUNode says, else as the settings say."""
+        if spec is None or spec.sharing is None:
+            return self._services.settings.device_plugin_replicas
+        return spec.sharing.replicas
 
     def _on_outcome(self, resource: str, outcome: Outcome) -> None:
         self._outcomes[resource, outcome] += 1

@@ -89,8 +89,16 @@ class CardSpec(ApiStruct, frozen=True):
     drain: Annotated[Drain | None, about("Pods that must leave before the cut; absent if there are none.")] = None
 
 
+class NodeSharing(ApiStruct, frozen=True):
+    """How the node offers its GPUs."""
+
+    method: Annotated[str, about("How pods share a GPU; empty: not at all.", enum=("", "mps", "timeslicing"))] = ""
+    replicas: Annotated[int, about("Shares of each GPU; 0: GPUs are whole.", ge=0, le=32)] = 0
+    policy: Annotated[str, about("The GPUSharingPolicy that decided it.", max_length=253)] = ""
+
+
 class GPUNodeSpec(ApiStruct, frozen=True):
-    """How the node is observed, and what its cards are to be cut into."""
+    """How the node is observed, and how its GPUs are divided."""
 
     source: Annotated[str, about("The component that writes the status.", enum=Source)] = str(Source.AGENT)
     cards: Annotated[
@@ -101,6 +109,13 @@ class GPUNodeSpec(ApiStruct, frozen=True):
             schema=_ATOMIC,
         ),
     ] = ()
+    sharing: Annotated[
+        NodeSharing | None,
+        about(
+            "Shares that KGWE's device plugin offers, written by the scheduler as a GPUSharingPolicy says. Absent: as"
+            " the setting devicePluginReplicas of the agent says."
+        ),
+    ] = None
 
 
 class PCIeLocation(ApiStruct, frozen=True):
