@@ -126,6 +126,7 @@ async def test_an_autoscaler_follows_the_load(bed: Bed, tmp_path: Path, source: 
     container = {"name": "main", "image": "img", "resources": {"requests": {"cpu": "1"}}}
     body["spec"]["podTemplate"] = {"spec": {"containers": [container]}}
     workload = await bed.submit(body)
+    await bed.until_phase(workload, "Running")
     await bed.until(lambda: bed.now(workload).status.readyReplicas == 1)
     load = usage_server.ServiceLoad(
         lambda: [pod for pod in bed.pods.store.values() if pod.metadata.labels.get("kgwe.nvidia.io/workload") == "api"]

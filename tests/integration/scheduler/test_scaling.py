@@ -49,7 +49,10 @@ def pods_of(bed: Bed, name: str) -> list[Any]:
 
 
 def counts(bed: Bed, workload: Any) -> tuple[int, int, int]:
-    status = bed.now(workload).status
+    found = bed.now(workload)
+    if found is None:
+        return -1, -1, -1  # the informer is behind
+    status = found.status
     return status.replicas, status.readyReplicas, status.updatedReplicas
 
 
