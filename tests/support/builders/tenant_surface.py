@@ -43,6 +43,7 @@ SURFACE: Final[dict[str, tuple[str, ...]]] = {
     "kgwe.nvidia.io/idle-saving-per-hour": ("1e308",),
     # whose it is
     "kueue.x-k8s.io/queue-name": ("team-queue",),
+    "kgwe.nvidia.io/rendezvous": ("all",),
     "kgwe.nvidia.io/workload-uid": (),
     "kgwe.nvidia.io/workload": (WORKLOAD,),
     "kgwe.nvidia.io/workload-type": ("Training",),
