@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.fakes.scaling_bed import H100, ScalingBed
 
-from kgwe.kube.api.resources import AUTOSCALING_POLICY
+from kgwe.kube.api.resources import AUTOSCALING_POLICY, GPU_WORKLOAD
 from kgwe.local.fleet.cloud import CloudRules
 
 if TYPE_CHECKING:
@@ -202,5 +202,20 @@ def test_mig_slices_and_shares_are_bought_as_the_node_will_be_after_configuratio
             await bed.round(2)
         assert await bed.schedule() == 9
         assert await bed.count_bought() == 2
+
+    run(test)
+
+
+def test_nothing_is_bought_for_a_workload_that_waits_for_its_budget() -> None:
+    async def test(bed: ScalingBed) -> None:
+        await bed.add_policy()
+        name = await bed.add_gang(2)
+        held = {"type": "Scheduled", "status": "False", "reason": "BudgetExceeded", "message": "Budget b is used up."}
+        body = {"status": {"phase": "Pending", "conditions": [held]}}
+        await bed.client.patch(GPU_WORKLOAD, name, body, "default", subresource="status")
+        assert (await bed.round(121)).launches == ()
+        body = {"status": {"conditions": [held | {"reason": "InsufficientGPU"}]}}
+        await bed.client.patch(GPU_WORKLOAD, name, body, "default", subresource="status")
+        assert [each.count for each in (await bed.round(1)).launches] == [2]
 
     run(test)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _NOT_FOR_NODES: Final = frozenset(
     {Reason.INVALID, Reason.UNKNOWN_STRATEGY, Reason.STRATEGY_FAILED, Reason.NO_PRIORITY_CLASS, Reason.INTERNAL_ERROR}
 )
+#: Reasons of workloads that wait for money.
+_FOR_MONEY: Final = frozenset({Reason.BUDGET_EXCEEDED, Reason.COST_LIMIT})
 #: So much priority takes a tenth off the time that a pod must wait; a tenth of the time stays.
 _PRIORITY_STEP: Final = 1000
 _LEAST: Final = 0.1
@@ -97,11 +99,18 @@ def find_demand(
     return Demand(fleet, tuple(unmet), young, frozenset(expected), names, pending, frozenset(placed))
 
 
+def _waits_for_money(view: View, ask: Ask) -> bool:
+    """Whether a budget holds the workload back: more nodes would only cost more."""
+    workload = view.state.find_workload(ask.owner)
+    conditions = workload.status.conditions if workload is not None else ()
+    return any(each.status == "False" and each.reason in _FOR_MONEY for each in conditions)
+
+
 def _is_unschedulable(view: View, ask: Ask) -> bool:
     """Whether a scheduler has tried it: a lone pod must say so itself."""
     pod = view.state.pods.get(ask.owner)
     if pod is None:
-        return True
+        return not _waits_for_money(view, ask)
     if pod.spec.schedulingGates:
         return False
     said = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
