@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.clusters import usage_server
 from tests.support.clusters.bed import kgwe
-
-from kgwe.kube.api import resources
-from kgwe.local.host import paths, ports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,7 +18,6 @@ if TYPE_CHECKING:
 # The controller looks every 15 s.
 pytestmark = pytest.mark.slow
 
-METRICS_SERVER = paths.cache_root() / "bin" / "v0.9.0" / "metrics-server"
 SERVICE = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "metrics", "namespace": "kube-system"}}
 API_SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices"
 
@@ -75,51 +69,7 @@ async def metrics_api(bed: Bed, port: int) -> AsyncIterator[None]:
         await bed.client.request("DELETE", "/api/v1/namespaces/kube-system/services/metrics")
 
 
-def spawn(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
-    with (folder / "metrics-server.log").open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-
-
-@contextlib.asynccontextmanager
-async def metrics_server(bed: Bed, folder: Path, kubelet: int) -> AsyncIterator[int]:
-    """A real metrics-server that scrapes the kubelet on this port; yields its own port."""
-    port = ports.allocate(("metrics-server",))["metrics-server"]
-    config = bed.cluster.kubeconfig
-    flags = {
-        "kubeconfig": config,
-        "authentication-kubeconfig": config,
-        "authorization-kubeconfig": config,
-        "secure-port": port,
-        "bind-address": ports.LOOPBACK,
-        "cert-dir": folder,
-        "kubelet-insecure-tls": "true",
-        "kubelet-use-node-status-port": "true",
-        "kubelet-preferred-address-types": "InternalIP",
-        "metric-resolution": "10s",
-    }
-    status = {
-        "addresses": [{"type": "InternalIP", "address": ports.LOOPBACK}],
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet}},
-    }
-    await bed.client.patch(resources.NODE, "n1", {"status": status}, subresource="status")
-    # The API server of a local cluster has no certificate of its own for this call.
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
-    who = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:anonymous"}]
-    bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-    await post(bed, bindings, {"metadata": {"name": "anonymous"}, "roleRef": role, "subjects": who})
-    process = spawn([str(METRICS_SERVER), *(f"--{name}={value}" for name, value in flags.items())], folder)
-    try:
-        yield port
-    finally:
-        process.terminate()
-        await asyncio.to_thread(process.wait)
-        await bed.client.request("DELETE", f"{bindings}/anonymous")
-
-
-@pytest.mark.parametrize("source", ["test server", "metrics-server"])
-async def test_an_autoscaler_follows_the_load(bed: Bed, tmp_path: Path, source: str):
-    if source == "metrics-server" and not METRICS_SERVER.is_file():
-        pytest.skip("metrics-server 0.9.0 is not in the cache")
+async def test_an_autoscaler_follows_the_load(bed: Bed, tmp_path: Path):
     await bed.node("n1", 8)
     await bed.controller()
     body = kgwe("api", 2, workloadType="Inference")
@@ -133,8 +83,6 @@ async def test_an_autoscaler_follows_the_load(bed: Bed, tmp_path: Path, source: 
     )
     async with contextlib.AsyncExitStack() as stack:
         port = await stack.enter_async_context(usage_server.serving(load, tmp_path))
-        if source == "metrics-server":
-            port = await stack.enter_async_context(metrics_server(bed, tmp_path, port))
         await stack.enter_async_context(metrics_api(bed, port))
         load.cores = 2.2
         await post(bed, "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers", autoscaler("api"))

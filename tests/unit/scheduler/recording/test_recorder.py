@@ -87,7 +87,8 @@ def test_files_are_rotated_and_the_oldest_deleted(tmp_path: Path, ledger: Ledger
     records.close()
     found = files(tmp_path)
     assert 4 <= len(found) <= 9
-    assert sum(path.stat().st_size for path in found) <= 8 * MIB + 200_000
+    # A file ends a few lines after it is full: the thread that writes tells the loop.
+    assert sum(path.stat().st_size for path in found) <= 8 * MIB + 400_000
     assert all(path.read_bytes().startswith(b'{"kind":"snapshot"') for path in found)
     assert not found[0].name.endswith("-000001.jsonl")
 
