@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
+from tests.support.clusters import go_modules
 from tests.support.clusters.autoscaler import H100, ScalingCluster
 from tests.support.clusters.bed import kgwe
+from tests.support.patience import PATIENCE_S
 
-from kgwe.kube.api import resources
+from kgwe.kube import dialects
+from kgwe.kube.api import autoscaling, resources
 from kgwe.kube.api.timestamp import epoch_seconds
 from kgwe.local.fleet import exporter
 from kgwe.local.fleet.cloud import CloudRules
@@ -17,7 +22,7 @@ from kgwe.local.fleet.simulator import Simulator
 from kgwe.telemetry import http
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from tests.support.clusters.bed import Bed
@@ -162,3 +167,61 @@ async def test_a_node_that_does_little_goes_within_the_disruption_budget(bed: Be
             assert scale.count_bought() == 2
             await bed.client.delete(resources.DEPLOYMENT, "web", "default")
             await bed.client.delete(resources.POD_DISRUPTION_BUDGET, "web", "default")
+
+
+@pytest.mark.slow
+async def test_provisioning_requests_and_buffers_of_the_real_kinds_are_served(bed: Bed, tmp_path: Path) -> None:
+    requests, buffers = autoscaling.PROVISIONING_REQUESTS[0], autoscaling.CAPACITY_BUFFERS[0]
+    files = (
+        (go_modules.AUTOSCALER_APIS, "config/crd/autoscaling.x-k8s.io_provisioningrequests.yaml"),
+        (go_modules.KARPENTER, "pkg/apis/crds/autoscaling.x-k8s.io_capacitybuffers.yaml"),
+    )
+    kinds = [yaml.safe_load(go_modules.read_file(*each)) for each in files]
+    for kind in kinds:
+        # The group belongs to Kubernetes; without its word of approval the API server refuses the kind.
+        kind["metadata"].setdefault("annotations", {})["api-approved.kubernetes.io"] = "https://github.com/kubernetes"
+        await bed.client.create(resources.CRD, kind)
+    try:
+        await _until_served(bed, requests, buffers)
+        async with scaling(bed, tmp_path) as scale:
+            await scale.add_policy({**H100, "maxSize": 3})
+            container = {"name": "c", "image": "example.com/i:1", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+            template = {"metadata": {"name": "t"}, "template": {"spec": {"containers": [container]}}}
+            await bed.client.create(autoscaling.POD_TEMPLATE, template, "default")
+            for name, count in (("small", 2), ("large", 9)):
+                sets = [{"count": count, "podTemplateRef": {"name": "t"}}]
+                spec = {"provisioningClassName": "atomic.kgwe.nvidia.io", "podSets": sets}
+                await bed.client.create(requests, {"metadata": {"name": name}, "spec": spec}, "default")
+            spec = {"podTemplateRef": {"name": "t"}, "replicas": 1}
+            await bed.client.create(buffers, {"metadata": {"name": "warm"}, "spec": spec}, "default")
+            assert await _poll(lambda: _find(bed, requests, "small", "Provisioned", "True"))
+            assert await _poll(lambda: _find(bed, buffers, "warm", "Provisioning", "True"))
+            refused = await _poll(lambda: _find(bed, requests, "large", "Provisioned", "False"))
+            assert refused.reason == "NotBought"
+            assert scale.count_bought() == 3, (
+                "two for the request, one for the buffer, none for what cannot be complete"
+            )
+            await bed.client.delete(autoscaling.POD_TEMPLATE, "t", "default")
+    finally:
+        for kind in kinds:
+            await bed.client.delete(resources.CRD, kind["metadata"]["name"])
+
+
+async def _poll(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the first true answer. For what no watch of the bed shows."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not (answer := await ask()):
+            await asyncio.sleep(0.1)
+    return answer
+
+
+async def _until_served(bed: Bed, *kinds: Any) -> None:
+    async def is_served() -> bool:
+        return len(await dialects.find_served(bed.client, kinds)) == len(kinds)
+
+    assert await _poll(is_served)
+
+
+async def _find(bed: Bed, kind: Any, name: str, type_: str, status: str) -> Any:
+    found = await bed.client.get(kind, name, "default")
+    return next((each for each in found.status.conditions if (each.type, each.status) == (type_, status)), None)

@@ -171,6 +171,15 @@ class ScalingBed:
         await self.client.delete(resources.POD, name, "default", grace_s=0)
         await self.settle()
 
+    async def take_back(self, name: str) -> None:
+        """Let the cloud end an instance and its node, as a spot interruption does."""
+        for each in await self._orders():
+            answer = each.data["answer"].replace('"running"', '"gone"')
+            path = f"/api/v1/namespaces/kgwe-system/configmaps/{each.metadata.name}"
+            self.api.call("PATCH", path, {"data": {"answer": answer}})
+        await self.client.delete(resources.NODE, name)
+        await self.settle()
+
     # --- seeing -----------------------------------------------------------------------------------------
 
     async def status(self, name: str = "fleet") -> AutoscalingPolicyStatus:

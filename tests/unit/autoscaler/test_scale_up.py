@@ -218,4 +218,80 @@ def test_nothing_is_bought_for_a_workload_that_waits_for_its_budget() -> None:
         await bed.client.patch(GPU_WORKLOAD, name, body, "default", subresource="status")
         assert [each.count for each in (await bed.round(1)).launches] == [2]
 
+
+def test_a_node_that_joins_under_another_name_and_without_labels_is_found_by_its_instance() -> None:
+    async def test(bed: ScalingBed) -> None:
+        await bed.add_policy({**H100, "labels": {"team": "a"}})
+        await bed.add_pod(8)
+        await bed.round(121)
+        for _ in range(3):
+            status = await bed.round(2)
+        assert {each.stage: each.nodes for each in status.stages} == {"GPUReady": 1}
+        (node,) = bed.cluster.nodes.values()
+        assert node.metadata.name.startswith("ip-")
+        assert node.metadata.labels["kgwe.nvidia.io/autoscaling-policy"] == "fleet"
+        assert node.metadata.labels["team"] == "a"
+        assert (await bed.schedule(), await bed.count_bought()) == (1, 1)
+
+    run(test, CloudRules(bare_names=True))
+
+
+def test_a_spot_node_that_its_cloud_takes_back_is_counted_and_bought_again() -> None:
+    async def test(bed: ScalingBed) -> None:
+        await bed.add_policy({**H100, "capacityType": "spot"})
+        await bed.add_pod(8)
+        await bed.round(121)
+        for _ in range(3):
+            await bed.round(2)
+        await bed.take_back(bed.nodes()[0])
+        status = await bed.round(1)
+        assert (bed.metrics.interruptions, status.spotInterruptions) == (1, 1)
+        assert [each.count for each in status.launches] == [1], "the pod still waits"
+        for _ in range(3):
+            await bed.round(2)
+        assert await bed.schedule() == 1
+
+    run(test)
+
+
+def test_prices_that_are_not_known_and_bad_pools_are_said() -> None:
+    async def test(bed: ScalingBed) -> None:
+        odd = {**H100, "name": "odd", "instanceTypes": ["made-up"], "gpuType": "Nonsense"}
+        await bed.add_policy(odd, {**H100, "cpu": "many"})
+        await bed.add_pod(8)
+        status = await bed.round(121)
+        (ready,) = [each for each in status.conditions if each.type == "Ready"]
+        assert (ready.status, ready.reason) == ("False", "InvalidPolicy")
+        assert "Nonsense" in ready.message
+        assert "many" in ready.message
+        assert await bed.count_bought() == 0
+
+    run(test)
+
+
+def test_a_mixed_pool_keeps_its_spot_share_and_limits_hold_over_all_its_offers() -> None:
+    async def test(bed: ScalingBed) -> None:
+        mixed = {key: value for key, value in H100.items() if key != "capacityType"}
+        zones = ["us-east-1a", "us-east-1b"]
+        await bed.add_policy({**mixed, "spotPercentage": 0.5, "maxSize": 10, "availabilityZones": zones}, maxNodes=8)
+        for _ in range(12):
+            await bed.add_pod(8, annotations={"gpu-autoscaler.io/spot-ok": "true"})
+        status = await bed.round(121)
+        bought = {"spot": 0, "on-demand": 0}
+        for each in status.launches:
+            bought[each.capacityType] += each.count
+        assert bought == {"spot": 4, "on-demand": 4}
+        assert len(status.unmet) == 4
+
+    run(test)
+
+
+def test_a_pool_of_higher_priority_grows_first_although_it_costs_more() -> None:
+    async def test(bed: ScalingBed) -> None:
+        await bed.add_policy({**H100, "priority": 10, "maxSize": 1}, SMALL)
+        for _ in range(2):
+            await bed.add_pod(8)
+        status = await bed.round(121)
+        assert sorted((each.pool, each.count) for each in status.launches) == [("h100", 1), ("l40s", 1)]
+
     run(test)

@@ -108,7 +108,8 @@ class CensusTaker:
         pools = {pool.name: pool for pool in spec.nodePools}
         records = {each.requestID: each for each in policy.status.launches}
         own = {name: node for name, node in nodes.items() if _is_owned(node, policy)}
-        by_id = {node.spec.providerID: node for node in own.values() if node.spec.providerID}
+        # The cloud's list proves that an instance is ours, also where its node joined without labels.
+        by_id = {node.spec.providerID: node for node in nodes.values() if node.spec.providerID}
         found, orphans, used = [], [], set()
         listed: Counter[str] = Counter()
         # A list may name an instance twice.

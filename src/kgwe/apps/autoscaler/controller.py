@@ -297,15 +297,18 @@ class Controller:
             if node is None:
                 continue
             said, annotations = node.metadata.annotations, {}
+            labels = launches.list_missing_labels(each.policy, bought)
             if marks.PROMISED not in said and bought.record is not None and bought.record.promised:
                 annotations[marks.PROMISED] = marks.write_promised(bought.record.promised)
             if marks.READY_AT not in said and bought.facts.complete:
                 annotations[marks.READY_AT] = timestamp.format_time(each.now_s)
                 self.metrics.ready_s.observe(bought.facts.age_s)
-            if annotations:
+            if annotations or labels:
                 try:
                     await self._client.patch(
-                        resources.NODE, node.metadata.name, {"metadata": {"annotations": annotations}}
+                        resources.NODE,
+                        node.metadata.name,
+                        {"metadata": {"annotations": annotations, "labels": labels}},
                     )
                 except errors.NotFound:
                     continue

@@ -18,7 +18,7 @@ from kgwe.scaling.launch_memory import LaunchMemory, Offer, Setback
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kgwe.apps.autoscaler.census import Census
+    from kgwe.apps.autoscaler.census import BoughtNode, Census
     from kgwe.apps.autoscaler.pool_offers import PolicyOffers
     from kgwe.cloud.provider import Instance, LaunchResult, Provider
     from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy
@@ -87,6 +87,20 @@ def make_request(policy: AutoscalingPolicy, record: LaunchRecord, offers: Policy
         taints=found.template.taints if found is not None else (),
         template=pool.template if pool is not None else "",
     )
+
+
+def list_missing_labels(policy: AutoscalingPolicy, bought: BoughtNode) -> dict[str, str]:
+    """Return labels that a node of the policy should have and joined without, as where a cloud cannot set them."""
+    if bought.node is None or marks.OWNER_LABEL in bought.node.metadata.labels:
+        return {}
+    pool = next((each for each in policy.spec.nodePools if each.name == bought.offer.pool), None)
+    return {
+        **(pool.labels if pool is not None else {}),
+        marks.OWNER_LABEL: policy.metadata.name,
+        marks.POOL_LABEL: bought.offer.pool,
+        marks.REQUEST_LABEL: bought.request_id,
+        "gpu-autoscaler.io/capacity-type": bought.offer.capacity_type,
+    }
 
 
 async def send_launch(

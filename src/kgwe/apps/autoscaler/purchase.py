@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from kgwe import errors
 from kgwe.placement.fleet.snapshot import Snapshot
 from kgwe.placement.planning.planner import divide_ask
 from kgwe.placement.pod.fit import Fitter
 from kgwe.scaling.lifecycle import EXISTING
 from kgwe.scaling.purchase.orders import PurchaseOrder, make_orders
 from kgwe.scaling.purchase.planner import LEAF, PurchasePlanner
-from kgwe.scaling.purchase.pools import NodePool, PurchasePlan, Unmet
+from kgwe.scaling.purchase.pools import NodePool, PurchasePlan, Unmet, UnmetReason
 from kgwe.scaling.templates import make_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kgwe.apps.autoscaler.census import Census
     from kgwe.apps.autoscaler.demand import Demand
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from kgwe.placement.live.scratch import ScratchFleet
     from kgwe.placement.planning.ask import Ask
     from kgwe.scaling.launch_memory import LaunchMemory, Offer
-
-#: How often a plan that exceeds a common limit is made again with less.
-_ATTEMPTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +52,15 @@ class PurchaseRound:
         ]
         self._all = offers
         self._by_name = {str(each.offer): each for each in self._usable}
+        self._left = max(policy.spec.maxNodes - sum(each.stage in EXISTING for each in census.nodes), 0)
         self._room = self._count_room()
 
     def _count_room(self) -> dict[str, int]:
         """Pool -> nodes that may still be bought, within the pool's and the policy's limits."""
         spec, census = self._policy.spec, self._census
-        total = sum(each.stage in EXISTING for each in census.nodes)
-        left = max(spec.maxNodes - total, 0)
-        return {pool.name: min(max(pool.maxSize - census.count_pool(pool.name), 0), left) for pool in spec.nodePools}
+        return {
+            pool.name: min(max(pool.maxSize - census.count_pool(pool.name), 0), self._left) for pool in spec.nodePools
+        }
 
     # --- planning ---------------------------------------------------------------------------------------
 
@@ -81,76 +78,81 @@ class PurchaseRound:
         unmet: tuple[Unmet, ...] = ()
         for least in priorities or [0]:
             offers = [each for each in self._usable if each.pool.priority == least]
-            plan, bought = self._plan_within_limits(offers, waiting, in_flight, demand.fleet)
+            plan = self._plan_tier(offers, waiting, in_flight, demand.fleet)
             orders += make_orders(plan, {str(each.offer): each.offer for each in offers}, near)
             for pool, _ in plan.nodes:
                 self._room[self._by_name[pool].offer.pool] -= 1
+                self._left -= 1
             seated |= plan.seats.keys()
             unmet = plan.unmet
             waiting = tuple(ask for ask in waiting if ask.owner not in plan.seats)
-            in_flight = {**in_flight, **bought}
+            # What found no room on nodes in flight, beside the asks before it, finds none there now.
+            in_flight = {}
         return ScaleUp(tuple(orders), unmet, frozenset(seated))
 
-    def _plan_within_limits(
+    def _plan_tier(
         self,
         offers: Sequence[PoolOffer],
         asks: Sequence[Ask],
         in_flight: dict[str, tuple[Node, str]],
         existing: ScratchFleet,
-    ) -> tuple[PurchasePlan, dict[str, tuple[Node, str]]]:
-        """Plan, and plan again with less while a limit that several offers share is exceeded."""
-        levels = tuple(level.name for level in existing.tree.levels) or (LEAF,)
-        limits = {str(each.offer): self._room[each.offer.pool] for each in offers}
-        plan = PurchasePlan()
-        for _ in range(_ATTEMPTS):
-            pools = [
-                NodePool(str(each.offer), each.template, limits[str(each.offer)], each.pool.nodesPerLeaf)
-                for each in offers
-            ]
-            planner = PurchasePlanner(
-                pools,
-                [node for node, _ in in_flight.values()],
-                {name: group for name, (_, group) in in_flight.items() if group},
-                levels,
-                existing=existing,
-            )
-            plan = planner.plan(asks)
-            exceeded = self._find_exceeded(plan)
-            if not exceeded:
-                break
-            limits |= exceeded
-        else:
-            if self._find_exceeded(plan):
-                raise errors.InvariantBroken("the plan does not come within the limits of its pools")
-        return plan, {node.name: (node, "") for _, node in plan.nodes}
+    ) -> PurchasePlan:
+        """Plan with offers of one priority. Where a mixed pool would get too much spot, plan again with less of it."""
+        limits = {str(each.offer): min(self._room[each.offer.pool], self._left) for each in offers}
+        plan = cut_plan(
+            self._plan_once(offers, limits, asks, in_flight, existing), self._pool_of, self._room, self._left
+        )
+        fewer = self._limit_spot(plan)
+        if not fewer:
+            return plan
+        limits |= fewer
+        return cut_plan(
+            self._plan_once(offers, limits, asks, in_flight, existing), self._pool_of, self._room, self._left
+        )
 
-    def _find_exceeded(self, plan: PurchasePlan) -> dict[str, int]:
-        """Return smaller limits for offers of pools that would grow too far, or get too much spot."""
+    def _plan_once(
+        self,
+        offers: Sequence[PoolOffer],
+        limits: Mapping[str, int],
+        asks: Sequence[Ask],
+        in_flight: dict[str, tuple[Node, str]],
+        existing: ScratchFleet,
+    ) -> PurchasePlan:
+        pools = [
+            NodePool(str(each.offer), each.template, limits[str(each.offer)], each.pool.nodesPerLeaf) for each in offers
+        ]
+        planner = PurchasePlanner(
+            pools,
+            [node for node, _ in in_flight.values()],
+            {name: group for name, (_, group) in in_flight.items() if group},
+            tuple(level.name for level in existing.tree.levels) or (LEAF,),
+            existing=existing,
+        )
+        return planner.plan(asks)
+
+    def _pool_of(self, name: str) -> str:
+        return self._by_name[name].offer.pool
+
+    def _limit_spot(self, plan: PurchasePlan) -> dict[str, int]:
+        """Return limits for the spot offers of mixed pools that would get more spot than their share."""
         counts = Counter(pool for pool, _ in plan.nodes)
-        by_pool: dict[str, list[str]] = {}
-        for name in counts:
-            by_pool.setdefault(self._by_name[name].offer.pool, []).append(name)
         found: dict[str, int] = {}
-        left = self._policy.spec.maxNodes - sum(each.stage in EXISTING for each in self._census.nodes)
-        for pool, names in by_pool.items():
-            room = min(self._room[pool], max(left, 0))
-            found |= _trim(names, counts, room)
-            left -= sum(min(counts[name], found.get(name, counts[name])) for name in names)
-            found |= self._trim_spot(pool, names, counts)
+        for described in self._policy.spec.nodePools:
+            names = [name for name, each in self._by_name.items() if each.offer.pool == described.name]
+            spot = [name for name in names if self._by_name[name].offer.capacity_type == "spot"]
+            if described.capacityType or not sum(counts[name] for name in spot):
+                continue
+            target = described.spotPercentage
+            share = self._policy.spec.spotInstancePercentage if target is None else target
+            total = self._census.count_pool(described.name) + sum(counts[name] for name in names)
+            # At least one: a pod that runs on spot only must not wait for ever for a share of one node.
+            most = max(math.floor(share * total), 1 if share > 0 else 0)
+            allowed = max(most - self._census.count_capacity(described.name, "spot"), 0)
+            if sum(counts[name] for name in spot) > allowed:
+                for name in spot:
+                    found[name] = min(counts[name], allowed)
+                    allowed -= found[name]
         return found
-
-    def _trim_spot(self, pool: str, names: Sequence[str], counts: Counter[str]) -> dict[str, int]:
-        """Return limits that keep the spot share of a mixed pool."""
-        described = self._by_name[names[0]].pool
-        if described.capacityType:
-            return {}
-        target = described.spotPercentage
-        share = self._policy.spec.spotInstancePercentage if target is None else target
-        total = self._census.count_pool(pool) + sum(counts[name] for name in names)
-        # At least one: a pod that runs on spot only must not wait for ever for a share of one node.
-        allowed = max(math.floor(share * total), 1 if share > 0 else 0) - self._census.count_capacity(pool, "spot")
-        spot = [name for name in names if self._by_name[name].offer.capacity_type == "spot"]
-        return _trim(spot, counts, max(allowed, 0))
 
     # --- what is known ----------------------------------------------------------------------------------
 
@@ -194,34 +196,46 @@ class PurchaseRound:
         if not offers:
             return None
         best = min(offers, key=lambda each: (-each.pool.priority, each.price_micro, str(each.offer)))
-        count = min(count, self._room[best.offer.pool])
+        count = min(count, self._room[best.offer.pool], self._left)
+        if count <= 0:
+            return None
         self._room[best.offer.pool] -= count
+        self._left -= count
         return PurchaseOrder(best.offer, count, owners=("minSize",))
 
 
-def _trim(names: Sequence[str], counts: Counter[str], room: int) -> dict[str, int]:
-    """Return limits for these offers whose sum is within the room; empty: it is already."""
-    if sum(counts[name] for name in names) <= room:
-        return {}
-    found = {}
-    for name in names:
-        found[name] = min(counts[name], room)
-        room -= found[name]
-    return found
+def cut_plan(plan: PurchasePlan, pool_of: Callable[[str], str], room: Mapping[str, int], left: int) -> PurchasePlan:
+    """Return the plan without what exceeds limits that several offers share. The nodes of a gang stay or go together.
+
+    `room`: pool -> nodes that may be bought. `left`: nodes that may be bought in all.
+    """
+    owner_of = {
+        seat.node: owner for owner, seats in plan.seats.items() if len(seats) > 1 for seat in seats
+    }  # a node of a gang, whichever other pods use the rest of it
+    units: dict[str, list[tuple[str, Node]]] = {}
+    for pool, node in plan.nodes:
+        units.setdefault(owner_of.get(node.name, f"/{node.name}"), []).append((pool, node))
+    free, kept = dict(room), []
+    for nodes in units.values():
+        wanted = Counter(pool_of(pool) for pool, _ in nodes)
+        if len(nodes) <= left and all(count <= free[pool] for pool, count in wanted.items()):
+            kept += nodes
+            left -= len(nodes)
+            for pool, count in wanted.items():
+                free[pool] -= count
+    gone = {node.name for _, node in plan.nodes} - {node.name for _, node in kept}
+    if not gone:
+        return plan
+    seats = {owner: held for owner, held in plan.seats.items() if not any(seat.node in gone for seat in held)}
+    dropped = tuple(
+        Unmet(owner, UnmetReason.LIMIT, "the pools or the policy may not have that many nodes")
+        for owner in plan.seats
+        if owner not in seats
+    )
+    used = {seat.node for held in seats.values() for seat in held}
+    needed = tuple((pool, node) for pool, node in kept if node.name in used)
+    return PurchasePlan(needed, seats, (*plan.unmet, *dropped))
 
 
 def _is_near(ask: Ask) -> bool:
     return bool(ask.gang.required if ask.gang is not None else ask.nearness.required)
-
-
-def limit_orders(orders: Sequence[PurchaseOrder], most: int) -> tuple[PurchaseOrder, ...]:
-    """Return orders of at most so many nodes in all; a gang is kept whole or left out."""
-    kept = []
-    for order in orders:
-        if order.count <= most:
-            kept.append(order)
-            most -= order.count
-        elif not order.atomic and most > 0:
-            kept.append(replace(order, count=most))
-            most = 0
-    return tuple(kept)

@@ -61,6 +61,8 @@ class CloudRules:
     missing_gpus: int = 0
     """Nodes join with so many GPUs fewer than their type has."""
     nodes_per_leaf: int = 16
+    bare_names: bool = False
+    """Nodes join under a name of their own, and without the labels of the order."""
     startup_taint: str = ""
     """Key of a taint that nodes have until their GPUs are there."""
 
@@ -184,9 +186,9 @@ class SimulatedCloud:
     async def _move_on(self, order: Order, machine: Machine, found: ConfigMap) -> Machine:
         if machine.state == "gone":
             return machine
-        node = self._nodes.store.get(machine.name)
+        node = self._nodes.store.get(self._name_node(machine))
         if f"{kwok.TERMINATE}{machine.name}" in found.data:
-            await self._remove(machine.name)
+            await self._remove(self._name_node(machine))
             return msgspec.structs.replace(machine, state="gone")
         age_s = self._clock() - machine.launched_at
         if machine.state == "running":
@@ -215,16 +217,16 @@ class SimulatedCloud:
             await self._add_gpu_node(node, created.metadata.uid)
 
     async def _bring_gpus(self, order: Order, machine: Machine) -> None:
-        node, old = self._build(order, machine), self._nodes.store.get(machine.name)
+        node, old = self._build(order, machine), self._nodes.store.get(self._name_node(machine))
         if node is None or old is None:
             return
         await self._add_gpu_node(node, old.metadata.uid)
         body = self._manifest(order, node)
-        await apply.patch_devices(self._client, machine.name, old, body["status"]["capacity"],
+        await apply.patch_devices(self._client, node.name, old, body["status"]["capacity"],
                                   body["status"]["allocatable"])  # fmt: skip
         if self.rules.startup_taint:
             kept = [msgspec.to_builtins(each) for each in old.spec.taints if each.key != self.rules.startup_taint]
-            await self._client.patch(resources.NODE, machine.name, {"spec": {"taints": kept}})
+            await self._client.patch(resources.NODE, node.name, {"spec": {"taints": kept}})
 
     async def _add_gpu_node(self, node: inventory.FleetNode, uid: str) -> None:
         wanted = gpunodes.gpu_node(node, uid)
@@ -254,7 +256,10 @@ class SimulatedCloud:
         fleet, pool = found
         leaf = self._find_leaf(order, machine)
         place = inventory.Place(leaf, f"spine-{order.zone}", f"core-{order.zone}", order.zone, fleet.region)
-        return inventory.FleetNode(machine.name, inventory.CLOUD_FLEET, fleet.seed, pool, place)
+        return inventory.FleetNode(self._name_node(machine), inventory.CLOUD_FLEET, fleet.seed, pool, place)
+
+    def _name_node(self, machine: Machine) -> str:
+        return f"ip-{machine.name}" if self.rules.bare_names else machine.name
 
     def _find_leaf(self, order: Order, machine: Machine) -> str:
         number = int(machine.name.rpartition("-")[2])
@@ -266,12 +271,12 @@ class SimulatedCloud:
         body["metadata"]["labels"] |= {
             **dict.fromkeys(inventory.CAPACITY_TYPE_LABELS, order.capacity_type),
             "gpu-autoscaler.io/node-pool": order.pool,
-            **order.labels,
+            **({} if self.rules.bare_names else order.labels),
             INSTANCE_LABEL: order.request_id,
         }
         if order.capacity_type != "spot":
             body["metadata"]["labels"].pop("gpu-orchestrator/cheap-node", None)
-        body["spec"]["providerID"] = kwok.provider_id_of(order.zone, node.name)
+        body["spec"]["providerID"] = kwok.provider_id_of(order.zone, node.name.removeprefix("ip-"))
         taints = [{"key": key, "value": value, "effect": effect} for key, value, effect in order.taints]
         if self.rules.startup_taint and self.rules.gpu_delay_s > 0:
             taints.append({"key": self.rules.startup_taint, "value": "", "effect": "NoSchedule"})
