@@ -14,6 +14,7 @@ from tests.support.patience import PATIENCE_S
 from kgwe import errors
 from kgwe.cloud import kwok
 from kgwe.kube.api import resources
+from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicyStatus
 from kgwe.kube.client.informer import Informer
 from kgwe.local.cluster.cluster import service_account_kubeconfig
 from kgwe.local.fleet import models
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from tests.support.clusters.bed import Bed
     from tests.support.clusters.fork_server import ForkedProcess
 
-    from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicyStatus
 
 POLICY = "fleet"
 _QUICK = {
@@ -107,10 +107,10 @@ class ScalingCluster:
             self.process = None
 
     async def _clear(self) -> None:
-        for name in list(self.policies.store):
+        for policy in await self.client.list(resources.AUTOSCALING_POLICY):
             with contextlib.suppress(errors.NotFound):
-                await self.client.delete(resources.AUTOSCALING_POLICY, name)
-        for order in list(self.orders.store.values()):
+                await self.client.delete(resources.AUTOSCALING_POLICY, policy.metadata.name)
+        for order in await self.client.list(kwok.CONFIG_MAP, "kgwe-system", labelSelector=kwok.ORDER_LABEL):
             with contextlib.suppress(errors.NotFound):
                 await self.client.delete(kwok.CONFIG_MAP, order.metadata.name, "kgwe-system")
 
@@ -138,7 +138,8 @@ class ScalingCluster:
 
     @property
     def status(self) -> AutoscalingPolicyStatus:
-        return self.policies.store[POLICY].status
+        found = self.policies.store.get(POLICY)
+        return found.status if found is not None else AutoscalingPolicyStatus()  # the watch has not shown it yet
 
     def count_bought(self) -> int:
         """Instances that the cloud has ever made."""

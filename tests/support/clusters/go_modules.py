@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,7 +25,14 @@ def find_module(module: str) -> Path:
         pytest.skip("Go is not installed")
     try:
         done = subprocess.run(
-            [go, "mod", "download", "-json", module], capture_output=True, text=True, timeout=120, check=False, cwd="/"
+            [go, "mod", "download", "-json", module],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd="/",
+            # A module may ask for a newer Go than the one installed.
+            env=os.environ | {"GOTOOLCHAIN": "auto"},
         )
     except subprocess.TimeoutExpired:
         pytest.skip(f"{module} could not be downloaded in time")
