@@ -191,9 +191,9 @@ async def test_provisioning_requests_and_buffers_of_the_real_kinds_are_served(be
             for name, count in (("small", 2), ("large", 9)):
                 sets = [{"count": count, "podTemplateRef": {"name": "t"}}]
                 spec = {"provisioningClassName": "atomic.kgwe.nvidia.io", "podSets": sets}
-                await bed.client.create(requests, {"metadata": {"name": name}, "spec": spec}, "default")
+                await bed.client.create(requests, _make(requests, name, spec), "default")
             spec = {"podTemplateRef": {"name": "t"}, "replicas": 1}
-            await bed.client.create(buffers, {"metadata": {"name": "warm"}, "spec": spec}, "default")
+            await bed.client.create(buffers, _make(buffers, "warm", spec), "default")
             assert await _poll(lambda: _find(bed, requests, "small", "Provisioned", "True"))
             assert await _poll(lambda: _find(bed, buffers, "warm", "Provisioning", "True"))
             refused = await _poll(lambda: _find(bed, requests, "large", "Provisioned", "False"))
@@ -205,6 +205,10 @@ async def test_provisioning_requests_and_buffers_of_the_real_kinds_are_served(be
     finally:
         for kind in kinds:
             await bed.client.delete(resources.CRD, kind["metadata"]["name"])
+
+
+def _make(kind: Any, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": spec}
 
 
 async def _poll(ask: Callable[[], Awaitable[Any]]) -> Any:
