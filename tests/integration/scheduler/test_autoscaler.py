@@ -192,8 +192,8 @@ async def test_provisioning_requests_and_buffers_of_the_real_kinds_are_served(be
                 sets = [{"count": count, "podTemplateRef": {"name": "t"}}]
                 spec = {"provisioningClassName": "atomic.kgwe.nvidia.io", "podSets": sets}
                 await bed.client.create(requests, _make(requests, name, spec), "default")
-            spec = {"podTemplateRef": {"name": "t"}, "replicas": 1}
-            await bed.client.create(buffers, _make(buffers, "warm", spec), "default")
+            warm = {"podTemplateRef": {"name": "t"}, "replicas": 1}
+            await bed.client.create(buffers, _make(buffers, "warm", warm), "default")
             assert await _poll(lambda: _find(bed, requests, "small", "Provisioned", "True"))
             assert await _poll(lambda: _find(bed, buffers, "warm", "Provisioning", "True"))
             refused = await _poll(lambda: _find(bed, requests, "large", "Provisioned", "False"))
