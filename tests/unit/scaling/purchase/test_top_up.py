@@ -98,5 +98,5 @@ def test_the_engine_accepts_what_is_promised_beside_existing_nodes():
 
 
 @pytest.mark.slow
-def test_the_engine_accepts_1000_such_plans():
-    check_random_cases(100, 1000)
+def test_the_engine_accepts_300_such_plans():
+    check_random_cases(100, 300)
