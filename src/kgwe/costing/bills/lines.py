@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kgwe import errors
-from kgwe.costing import dates
+from kgwe.costing import dates, money
 from kgwe.costing.money import HOUR_S, MICROS
 from kgwe.costing.prices.rows import CURRENCIES, collect
 
@@ -150,11 +150,7 @@ def name_resource(text: str) -> str:
 
 def parse_amount(text: str) -> Fraction:
     """Return micro-dollars of a decimal text, exactly. It may be negative."""
-    cleaned = text.strip()
-    try:
-        value = Fraction(cleaned) if cleaned and len(cleaned) <= _MAX_CHARS and "/" not in cleaned else None
-    except (ValueError, ZeroDivisionError):
-        value = None
+    cleaned, value = text.strip(), money.parse_decimal(text, _MAX_CHARS)
     if value is None:
         raise errors.Permanent(f"{cleaned[:_MAX_CHARS]!r} is not an amount; write it like 2.50")
     if abs(value) > _MOST:
@@ -178,10 +174,7 @@ def _read_period(start: str, end: str) -> tuple[int, int]:
 
 
 def _read_hours(text: str) -> int | None:
-    try:
-        hours = Fraction(text) if text and len(text) <= _MAX_CHARS else None
-    except (ValueError, ZeroDivisionError):
-        return None
+    hours = money.parse_decimal(text, _MAX_CHARS)
     return None if hours is None or not 0 <= hours <= _MOST else round(hours * HOUR_S)
 
 

@@ -267,10 +267,9 @@ def _read_amount(row: Row, name: str, currencies: Currencies) -> int | None:
 
 
 def _read_number(row: Row, name: str) -> Fraction:
-    try:
-        value = Fraction(row.text(name))
-    except (ValueError, ZeroDivisionError):
-        raise errors.Permanent(f"{name}: {row.text(name)!r} is not a number") from None
+    value = money.parse_decimal(row.text(name))
+    if value is None:
+        raise errors.Permanent(f"{name}: {row.text(name)!r} is not a number")
     if value < 0:
         raise errors.Permanent(f"{name}: {row.text(name)} is negative")
     return value
