@@ -35,7 +35,9 @@ def test_rounded_lines_sum_to_the_rounded_total(ticks):
     assert all(abs(line * money.TICKS - each) < money.TICKS for line, each in zip(lines, ticks, strict=True))
 
 
-@pytest.mark.parametrize("text", ["", "two", "1/3", "1_000", "nan", "1e", "$3", "9" * 50, "1e999999999", "-1e-999999999"])
+@pytest.mark.parametrize(
+    "text", ["", "two", "1/3", "1_000", "nan", "1e", "$3", "9" * 50, "1e999999999", "-1e-999999999"]
+)
 def test_a_text_that_is_no_amount_is_refused(text):
     with pytest.raises(errors.Permanent, match="not an amount"):
         money.parse_dollars(text)

@@ -282,9 +282,7 @@ async def test_the_cost_limit_of_a_workload_is_its_own_budget(world: World) -> N
     async with world.scheduler():
         # The last one would keep the scheduler busy for minutes, were it computed.
         texts = {"dear": "9.99", "cheap": "$10", "odd": "x", "endless": "1e999999999"}
-        dear, cheap, odd, endless = [
-            await world.cluster.submit(limited(name, limit)) for name, limit in texts.items()
-        ]
+        dear, cheap, odd, endless = [await world.cluster.submit(limited(name, limit)) for name, limit in texts.items()]
         assert "costs up to $10.00 (1.0 hours)" in await world.until_refused(dear, "CostLimitExceeded")
         assert "Annotation cost-limit: 'x' is not an amount" in await world.until_refused(odd, "InvalidRequest")
         assert "is not an amount" in await world.until_refused(endless, "InvalidRequest")
