@@ -11,7 +11,6 @@ history     snapshot_utc, instance_type, region, zone, on_demand_usd_h, spot_usd
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from kgwe import errors
@@ -22,6 +21,7 @@ from kgwe.costing.split import HostSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from fractions import Fraction
 
 #: Currencies that ISO 4217 lists and GPU prices are quoted in. Another one is most likely a typing error.
 CURRENCIES: Final = frozenset(
