@@ -8,6 +8,7 @@ the stored one, and the sums change by the difference. A segment without length 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -186,7 +187,8 @@ class Ledger:
         connection.exec_driver_sql(_STORE)
         self._remove(connection, [row[:4] for row in changed if row[4] == 0 and row[:4] in old])
         replaced = [(*old[row[:4]], row[10]) for row in changed if row[:4] in old] if old else []
-        table = np.array(changed + replaced, dtype=np.int64).reshape(-1, 11)
+        numbers = itertools.chain.from_iterable(itertools.chain(changed, replaced))
+        table = np.fromiter(numbers, np.int64, 11 * (len(changed) + len(replaced))).reshape(-1, 11)
         signs = np.repeat(np.array([1, -1]), [len(changed), len(replaced)])
         rollups.add_differences(connection, self.database, table, signs)
 
