@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shutil
 from dataclasses import replace
 from decimal import Decimal
@@ -15,14 +16,20 @@ import yaml
 from tests.support.contracts.ledger import make_segments
 
 from kgwe import errors
+from kgwe.apps.optimizer.waste.savings import Advice, Entry, Form
 from kgwe.cli.cost import ledger_access
+from kgwe.cli.cost.bill import app as bill_app
 from kgwe.cli.cost.bill import bill
+from kgwe.cli.cost.cost import app as cost_app
 from kgwe.cli.cost.cost import cost
+from kgwe.cli.cost.report import app as report_app
 from kgwe.cli.cost.report import report
+from kgwe.cli.main import COMMANDS
 from kgwe.costing.dates import format_time
 from kgwe.costing.money import format_dollars
 from kgwe.costing.reports.page import make_page
 from kgwe.costing.reports.texts import make_csv
+from kgwe.store.history import HistoryStore
 from kgwe.store.ledger.charges import ChargeReader
 from kgwe.store.ledger.ledger import Ledger, NodeFacts
 from kgwe.store.ledger.savings import SavingRecord, record_savings
@@ -129,7 +136,15 @@ def test_a_pdf_is_written(store, tmp_path):
 
 def test_the_return_on_investment_states_its_inputs(store, capsys, tmp_path):
     cost(store=store, last="4w", roi=True)
-    assert "no savings are recorded" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "ROI: unknown, because no savings are known" in told
+    cost(store=store, last="4w", roi=True, savings="552.328767", investment="300")
+    told = capsys.readouterr().out
+    assert "ROI: (savings 552.33 - investment 276.16) / investment = 100 %" in told
+    assert "savings 552.33: as stated (--savings)" in told
+    assert "300.00 per month of 730 hours (--investment)" in told
+    with pytest.raises(errors.Permanent, match="inputs of --roi"):
+        cost(store=store, savings="1")
     copy = str(tmp_path / "copy.db")
     shutil.copy(store, copy)
     with Ledger.open(copy) as ledger:
@@ -139,6 +154,37 @@ def test_the_return_on_investment_states_its_inputs(store, capsys, tmp_path):
     told = capsys.readouterr().out
     assert "ROI: (savings 552.33 - investment 276.16) / investment = 100 %" in told
     assert "replay of the last week" in told
+
+
+def test_verified_savings_count_as_far_as_they_are_in_the_time(store, capsys, tmp_path):
+    with Ledger.open(store, read_only=True) as ledger:
+        end = int(ledger.load_state()["counted_until_s"])
+    form = Form(1000)
+    advice = (Advice("Shrink", "1g.10gb", 1.0, form, end - 90 * 86_400.0),)
+    entry = Entry("ml", "Job", "a", form, advice, seen_s=end, followed_s=end - 56 * 86_400.0, realized=200.0)
+    harmful = msgspec.structs.replace(entry, name="b", followed_s=end - 86_400.0, realized=-10.0)
+    early = msgspec.structs.replace(entry, name="c", realized=None)
+    history = str(tmp_path / "history.db")
+    with HistoryStore.open(history) as written:
+        for each in (entry, harmful, early):
+            written.put_document("savings", "/".join(each.key), msgspec.to_builtins(each), float(end))
+    cost(store=store, last="4w", roi=True, savings_from=history, output="json")
+    told = msgspec.json.decode(capsys.readouterr().out)["roi"]
+    assert told["savings"] == "90.000000"  # half of 200, minus 10
+    assert "2 recommendations that were followed" in told["sources"][0]["origin"]
+    with HistoryStore.open(history) as written:
+        written.put_document("savings", "ml/Job/d", {"namespace": 7}, float(end))
+    with pytest.raises(errors.Permanent, match="not as this version writes it"):
+        cost(store=store, last="4w", roi=True, savings_from=history)
+
+
+def test_the_help_names_only_commands_that_exist():
+    known = {command.name for command in COMMANDS}
+    for app in (cost_app, report_app, bill_app):
+        texts = f"{app.help} {app.help_epilogue} {app.default_command.__doc__}"
+        named = set(re.findall(r"\bkgwe ([a-z][a-z-]+)", texts))
+        assert named
+        assert named <= known
 
 
 def test_a_bill_is_compared_and_restates_history(store, tmp_path, capsys):

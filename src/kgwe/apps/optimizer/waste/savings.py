@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_KIND: Final = "savings"
+KIND: Final = "savings"
 _HOUR_S: Final = 3600.0
 
 #: namespace, kind and name of the owner of pods
@@ -130,7 +130,7 @@ class SavingsLedger:
 
     async def load(self) -> None:
         """Read all entries; one that cannot be read is skipped."""
-        for document in await self.store.call(lambda store: store.list_documents(_KIND)):
+        for document in await self.store.call(lambda store: store.list_documents(KIND)):
             try:
                 entry = msgspec.convert(document.body, Entry)
             except (msgspec.ValidationError, TypeError) as exc:
@@ -161,9 +161,9 @@ class SavingsLedger:
 
         def write(store: Any) -> None:
             for key in dropped:
-                store.delete_document(_KIND, "/".join(key))
+                store.delete_document(KIND, "/".join(key))
             for key, entry in changed.items():
-                store.put_document(_KIND, "/".join(key), msgspec.to_builtins(entry), now_s)
+                store.put_document(KIND, "/".join(key), msgspec.to_builtins(entry), now_s)
 
         await self.store.call(write)
         self._changed -= set(changed)
