@@ -44,6 +44,9 @@ _FIRST_PAUSE_S: Final = 1.0
 # Seconds after which a running daemon counts as healthy, and its failures are forgotten.
 _WELL_AFTER_S: Final = 60.0
 _SILENT_ROUNDS: Final = 3
+# A process that a killed agent was just starting keeps the lock until it runs its program.
+_LOCK_TRIES: Final = 20
+_LOCK_PAUSE_S: Final = 0.05
 # A command starts a process; a check of the pid costs nothing.
 _ASK_EVERY_S: Final = 30.0
 
@@ -117,8 +120,15 @@ class MpsDaemons:
     async def open(self) -> None:
         """Open the root, and check the daemons of an earlier agent; raise Conflict if another agent has it open."""
         async with self._busy:
-            self._wanted = self._wishes.open()
+            self._wanted = await self._open_file()
             await self._check_all()
+
+    async def _open_file(self) -> dict[str, DesiredDaemon]:
+        for _ in range(_LOCK_TRIES):
+            with contextlib.suppress(errors.Conflict):
+                return self._wishes.open()
+            await asyncio.sleep(_LOCK_PAUSE_S)
+        return self._wishes.open()
 
     async def close(self) -> None:
         """Close the root. Daemons and their clients keep running."""
