@@ -12,7 +12,7 @@ from starlette.routing import Route as StarletteRoute
 
 from kgwe import errors
 from kgwe.httpapi import problems
-from kgwe.httpapi.limits import MOST_BODY_BYTES, RateLimiter
+from kgwe.httpapi.limits import MOST_BODY_BYTES, ConcurrencyLimiter, RateLimiter
 from kgwe.httpapi.routes import describe_api
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _JSON: Final = "application/json"
 _PROBLEM: Final = "application/problem+json"
 _PER_S: Final = 20.0
 _BURST: Final = 60
+_AT_ONCE: Final = 8
 # Clients without a valid token, by address: guessing tokens is slow.
 _UNKNOWN_PER_S: Final = 5.0
 _UNKNOWN_BURST: Final = 20
@@ -51,6 +52,7 @@ class Api:
         self._authenticator = authenticator
         self._users = users or RateLimiter(_PER_S, _BURST)
         self._strangers = strangers or RateLimiter(_UNKNOWN_PER_S, _UNKNOWN_BURST)
+        self._running = ConcurrencyLimiter(_AT_ONCE)
         self.document = describe_api(routes, title=title, version=version)
         self._encoded = msgspec.json.encode(self.document)
         listed = [StarletteRoute(route.path, self._make_endpoint(route), methods=["GET"]) for route in routes]
@@ -83,7 +85,8 @@ class Api:
             self._strangers.take(address)
             raise
         self._users.take(user.name)
-        found = await route.handle(user, read_query(route, request))
+        with self._running.hold(user.name):
+            found = await route.handle(user, read_query(route, request))
         return Response(msgspec.json.encode(found), media_type=_JSON, headers=_HEADERS)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from kgwe.costing.books import Books, Dimension, Sums
 from kgwe.httpapi import problems
@@ -28,6 +29,8 @@ _OF_ACCOUNTS: Final = {
     Dimension.USER: "user",
 }
 _OF_NAMESPACES: Final = frozenset({Dimension.WORKLOAD, Dimension.POD})
+_THREADS: Final = 2
+T = TypeVar("T")
 
 
 class Attribution(Protocol):
@@ -68,17 +71,22 @@ class CostReader:
         """`access`: returns the ledger, called in a thread; Transient while there is none."""
         self._access = access
         self._authorizer = authorizer
+        # Its own threads: the process counts costs in the others, and clients must not delay that.
+        self._threads = ThreadPoolExecutor(_THREADS, "cost-api")
 
     async def open(self) -> LedgerAccess:
         """Return the ledger; Transient while there is none."""
-        return await asyncio.to_thread(self._access)
+        return await self._call(self._access)
+
+    async def _call(self, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     async def read(
         self, user: User, window: Window, by: Dimension, *, namespace: str = "", team: str = ""
     ) -> VisibleCosts:
         """Return what the user may read, by a dimension."""
         ledger = (await self.open()).ledger
-        accounts = await asyncio.to_thread(ledger.sum_accounts, *window)
+        accounts = await self._call(ledger.sum_accounts, *window)
         readable = await self._find_readable(user, accounts, namespace)
 
         def is_wanted(account: Account) -> bool:
@@ -100,7 +108,7 @@ class CostReader:
             lines = await self._read_raw(ledger, window, by, readable, namespace)
         books = None
         if readable.everything and not namespace and not team:
-            books = (await asyncio.to_thread(ledger.read, *window, Dimension.NAMESPACE)).books
+            books = (await self._call(ledger.read, *window, Dimension.NAMESPACE)).books
         return VisibleCosts(lines, books)
 
     async def _find_readable(self, user: User, accounts: Mapping[Account, Sums], namespace: str) -> Readable:
@@ -118,8 +126,8 @@ class CostReader:
                     f"by={by.value} shows costs of all namespaces: it needs get gpuworkloads in all of them, and goes"
                     " without a namespace"
                 )
-            return (await asyncio.to_thread(ledger.read, *window, by)).lines
-        found = (await asyncio.to_thread(ledger.read, *window, by)).lines
+            return (await self._call(ledger.read, *window, by)).lines
+        found = (await self._call(ledger.read, *window, by)).lines
 
         def is_wanted(name: str) -> bool:
             where = name.partition("/")[0]

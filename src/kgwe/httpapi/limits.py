@@ -1,15 +1,19 @@
-"""How often a client may call: a bucket of tokens for each user, and for each address of clients that are not known."""
+"""How often a client may call: a bucket of tokens for each user, and for each address of clients that are not known.
+
+And how many requests of a user are answered at the same time.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from kgwe.httpapi import problems
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 #: a request with a larger body is refused; no route reads one
 MOST_BODY_BYTES: Final = 64 << 10
@@ -36,3 +40,24 @@ class RateLimiter:
         self._buckets.move_to_end(name)
         while len(self._buckets) > _MOST_CLIENTS:
             self._buckets.popitem(last=False)
+
+
+class ConcurrencyLimiter:
+    """Requests of each user that are answered at the same time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._running: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def hold(self, name: str) -> Iterator[None]:
+        """Count a request while the context is open; raise a Problem with 429 if there are too many."""
+        if self._running[name] >= self._most:
+            raise problems.too_many(1)
+        self._running[name] += 1
+        try:
+            yield
+        finally:
+            self._running[name] -= 1
+            if not self._running[name]:
+                del self._running[name]

@@ -144,7 +144,9 @@ def _make_set(found: VisibleCosts, query: AllocationQuery, window: Window) -> di
     lines: dict[str, AllocationLine] = {}
     sums: dict[str, Sums] = {}
     for name, each in found.lines.items():
-        key = _CLUSTER if query.aggregate is Aggregate.CLUSTER else name or UNALLOCATED
+        # An annotation can name a team like a line of its own: that hides no cost.
+        is_named = bool(name) and name not in {IDLE, UNALLOCATED}
+        key = _CLUSTER if query.aggregate is Aggregate.CLUSTER else name if is_named else UNALLOCATED
         if key in sums:
             sums[key].merge(each)
         else:

@@ -10,6 +10,7 @@ import structlog
 import uvicorn
 
 from kgwe import errors
+from kgwe.httpapi.connections import MOST_CONNECTIONS, GuardedConnection
 from kgwe.telemetry import http
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _LOOK_AGAIN_S: Final = 10.0
-_CONNECTIONS: Final = 200
 _KEEP_ALIVE_S: Final = 30
 _GRACE_S: Final = 5
 
@@ -55,7 +55,12 @@ async def serving(app: Any, address: http.Address, files: Files | None) -> Async
             log_config=None,
             access_log=False,
             lifespan="off",
-            limit_concurrency=_CONNECTIONS,
+            http=GuardedConnection,
+            ws="none",
+            # The address of a client is that of its connection: a header is a claim.
+            proxy_headers=False,
+            # A connection that makes room for another counts until it is closed.
+            limit_concurrency=2 * MOST_CONNECTIONS,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_GRACE_S,
             server_header=False,

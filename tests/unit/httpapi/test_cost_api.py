@@ -21,7 +21,7 @@ from kgwe.httpapi.authentication import TokenAuthenticator, User
 from kgwe.httpapi.authorization import AccessReviewer, Right
 from kgwe.httpapi.cost_api import make_cost_api
 from kgwe.httpapi.cost_reader import LedgerAccess
-from kgwe.httpapi.limits import RateLimiter
+from kgwe.httpapi.limits import ConcurrencyLimiter, RateLimiter
 from kgwe.kube.api.kgwe.gpubudget import GPUBudget, GPUBudgetSpec
 from kgwe.kube.api.meta import ObjectMeta
 
@@ -268,3 +268,27 @@ def test_the_document_names_every_parameter_and_reply() -> None:
     assert {each["in"] for each in one["parameters"]} == {"path"}
     assert msgspec.json.encode(document)
     assert {"CostReply", "BudgetView", "AllocationReply", "ProblemDocument"} <= document["components"]["schemas"].keys()
+
+
+def test_a_user_has_some_requests_at_a_time() -> None:
+    limiter = ConcurrencyLimiter(2)
+    with limiter.hold("a"), limiter.hold("a"), limiter.hold("b"), pytest.raises(problems.Problem) as refused:
+        limiter.hold("a").__enter__()
+    assert refused.value.status == 429
+    with limiter.hold("a"):
+        pass
+
+
+async def test_a_team_named_like_idle_hides_no_cost() -> None:
+    class Hiding(FakeLedger):
+        def sum_accounts(self, start_s: int, end_s: int) -> dict[Account, Sums]:
+            del start_s, end_s
+            return {Account("vision", "__idle__"): Sums(30 * DOLLAR), Account("speech", ""): Sums(12 * DOLLAR)}
+
+    access = LedgerAccess(Hiding(), "market", "USD")
+    api = make_api(access=lambda: access)
+    found = await ask("/allocation?window=7d&aggregate=label:team&includeIdle=true", api=api)
+    assert {name: line["totalCost"] for name, line in found["data"][0].items()} == {
+        "__unallocated__": 42.0,
+        "__idle__": 3.0,
+    }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from kgwe import errors
 from kgwe.cluster.suspension import marks, scaling_targets
 from kgwe.cluster.suspension.owner_kinds import STOP_ANNOTATION, Method
 from kgwe.cluster.suspension.owner_search import NoOwner, Owner, find_owner
@@ -78,7 +79,15 @@ class Suspender:
         replicas = _replicas(owner) if owner.kind.method is Method.REPLICAS else None
         notes = marks.write_record(self._by, timestamp.format_time(now_s), reason, replicas)
         notice = {marks.IDLE_ACTION_AT: None}
-        await self._patch(owner, notes | notice | _stop_note(owner, now_s), _stop_spec(owner))
+        spec = _stop_spec(owner)
+        try:
+            await self._patch(owner, notes | notice | _stop_note(owner, now_s), spec)
+        except errors.Permanent:
+            # Annotations have a size, and a tenant can fill them: the object is stopped without a record, and its owner
+            # resumes it.
+            if not spec:
+                raise
+            await self._patch(owner, notice, spec)
         return _outcome(owner, Result.SUSPENDED, "", f"suspended {owner.title}", replicas)
 
     async def _find_objection(self, owner: Owner, now_s: float, *, heeds_keep: bool) -> Outcome | None:

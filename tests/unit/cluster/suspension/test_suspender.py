@@ -344,3 +344,13 @@ async def test_keeping_writes_the_time_and_ends_the_notice(world: World):
 
 def _notice() -> dict[str, str | None]:
     return marks.write_notice(marks.Notice(NOW_S - 3600, NOW_S + 600, 2.5))
+
+
+async def test_full_annotations_do_not_keep_an_object_from_being_suspended(world: World) -> None:
+    await world.make(GW, "w", spec={"suspend": False})
+    world.api.refuse_next("PATCH", GW.resource, 422, "metadata.annotations: Too long", "Invalid")
+    owner = Owner(GW, await world.client.get(GW.resource, "w", "team"))
+    assert (await world.suspender.suspend(owner, "Idle", NOW_S)).result is Result.SUSPENDED
+    found = await world.client.get(GW.resource, "w", "team")
+    assert found.spec.suspend
+    assert marks.read_record(found.metadata.annotations) is None

@@ -7,6 +7,8 @@ the host's network has the address of the node, so it can be asked by a signal o
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,12 +62,38 @@ class Delivery:
         on_sent()
         waiting = set(pids)
         while waiting and self._clock() < order.deadline_at:
-            waiting = {pid for pid in waiting if (self._processes.find_mtime(pid, call.file) or 0.0) < began}
+            left_s = max(order.deadline_at - self._clock(), _POLL_S)
+            try:
+                async with asyncio.timeout(left_s):
+                    waiting = await self._find_unwritten(waiting, call.file, began)
+            except TimeoutError:
+                break
             if waiting:
                 await asyncio.sleep(_POLL_S)
         if waiting:
             return Report(State.FAILED, f"{call.file} was not written before the deadline")
         return Report(State.DONE)
+
+    async def _find_unwritten(self, pids: set[int], file: str, began: float) -> set[int]:
+        """Return the processes that have not written the file.
+
+        The file can be on a volume whose server is the tenant's and does not answer: then the look takes for ever. So
+        each pod has its own thread, which delays neither the agent nor its end.
+        """
+        found: asyncio.Future[set[int]] = asyncio.get_running_loop().create_future()
+        loop = found.get_loop()
+
+        def deliver(left: set[int]) -> None:
+            if not found.done():
+                found.set_result(left)
+
+        def look() -> None:
+            left = {pid for pid in pids if (self._processes.find_mtime(pid, file) or 0.0) < began}
+            with contextlib.suppress(RuntimeError):  # the agent has ended
+                loop.call_soon_threadsafe(deliver, left)
+
+        threading.Thread(target=look, name="checkpoint-file", daemon=True).start()
+        return await found
 
     async def _request(
         self, pod: core.Pod, call: CheckpointCall, order_id: str, order: Order, on_sent: Callable[[], None]

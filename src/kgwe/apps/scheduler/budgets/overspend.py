@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from kgwe import errors
+from kgwe.apps.scheduler.budgets.turns import take_in_turns
 from kgwe.cluster.suspension import marks
 from kgwe.cluster.suspension.owner_kinds import KINDS
 from kgwe.cluster.suspension.owner_search import Owner
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.client.client import KubeClient
     from kgwe.kube.client.events import EventRecorder
+
+    _Due = tuple[Workload, BudgetRule | None]
 
 log = structlog.get_logger(__name__)
 
@@ -52,18 +55,22 @@ class OverspendController:
         self._objects = objects
         self._gate = gate
         self._suspender = Suspender(client, BY)
+        self._look = 0
 
     async def look(self) -> None:
         """Suspend and resume what is due. An error of one workload stops no other."""
-        due = self._list_to_suspend()
-        for workload, rule in due[:_MOST]:
+        self._look += 1
+        for workload, rule in self._take(self._list_to_suspend()):
             await self._act(workload, rule, suspend=True)
-        for workload, rule in self._list_to_resume()[:_MOST]:
+        for workload, rule in self._take(self._list_to_resume()):
             await self._act(workload, rule, suspend=False)
 
-    def _list_to_suspend(self) -> list[tuple[Workload, BudgetRule | None]]:
+    def _take(self, due: list[_Due]) -> list[_Due]:
+        return take_in_turns(due, lambda each: each[0].meta.namespace, _MOST, self._look)
+
+    def _list_to_suspend(self) -> list[_Due]:
         rules = [each for each in self._objects.rules.values() if each.suspends and self._is_grace_over(each)]
-        found: list[tuple[Workload, BudgetRule | None]] = []
+        found: list[_Due] = []
         for admission in self._gate.table.list_running() if rules else ():
             workload = self._state.find_workload(admission.owner)
             rule = next((each for each in rules if each.scope.matches(admission.account)), None)
@@ -71,8 +78,8 @@ class OverspendController:
                 found.append((workload, rule))
         return found
 
-    def _list_to_resume(self) -> list[tuple[Workload, BudgetRule | None]]:
-        found: list[tuple[Workload, BudgetRule | None]] = []
+    def _list_to_resume(self) -> list[_Due]:
+        found: list[_Due] = []
         for workload in list(self._state.workloads.values()):
             record = marks.read_record(workload.meta.annotations) if workload.suspend else None
             if record is None or record.by != BY:
