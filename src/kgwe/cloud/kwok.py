@@ -139,9 +139,13 @@ class KwokProvider:
         while True:
             found = await self._client.get(CONFIG_MAP, request_id, self._namespace)
             if ANSWER in found.data:
+                instances = tuple(_list_instances(found))
                 answer = read_order(found)[1]
-                error = LaunchError(LaunchErrorKind(answer.kind), answer.message) if answer.kind else None
-                return LaunchResult(instances=tuple(_list_instances(found)), error=error)
+                kinds = {str(each): each for each in LaunchErrorKind}
+                kind = kinds.get(answer.kind, LaunchErrorKind.TRANSIENT)
+                return LaunchResult(
+                    instances=instances, error=LaunchError(kind, answer.message) if answer.kind else None
+                )
             if time.monotonic() > deadline:
                 raise LaunchError(
                     LaunchErrorKind.TRANSIENT,
@@ -192,12 +196,21 @@ class KwokProvider:
 
 def read_order(found: ConfigMap) -> tuple[Order, Answer]:
     """Return an order and its answer; an unanswered order has an empty answer."""
-    order = msgspec.json.decode(found.data[ORDER], type=Order)
+    order = msgspec.json.decode(found.data.get(ORDER, ""), type=Order)
     answer = msgspec.json.decode(found.data[ANSWER], type=Answer) if ANSWER in found.data else Answer()
     return order, answer
 
 
 def _list_instances(found: ConfigMap) -> list[Instance]:
+    """Return the instances of an order; raise LaunchError if it cannot be read: they may exist."""
+    try:
+        return _read_instances(found)
+    except ValueError as exc:  # msgspec's errors are ValueErrors
+        message = f"ConfigMap {found.metadata.key} is not an order: {exc}; repair or delete it"
+        raise LaunchError(LaunchErrorKind.TRANSIENT, message) from exc
+
+
+def _read_instances(found: ConfigMap) -> list[Instance]:
     order, answer = read_order(found)
     return [
         Instance(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from tests.support.fakes import json_patches
 
 from kgwe.apps.webhook.handler import PATH, AdmissionHandler
+from kgwe.apps.webhook.main import LIMITS
 from kgwe.apps.webhook.metrics import Metrics
 from kgwe.kube.api.kgwe.rightsizingdecision import RightsizingDecisionSpec, Smaller
+from kgwe.telemetry import http
 from kgwe.telemetry.messages import Request
 
 MIG = "nvidia.com/mig-1g.10gb"
@@ -199,3 +202,17 @@ def test_every_alternative_of_an_affinity_gets_the_node(affinity: dict[str, Any]
 )
 def test_a_member_keeps_its_gate(pod: dict[str, Any], user: str, revoked: tuple[str, ...]) -> None:
     assert Bed(None, revoked).ask(pod, user) == pod
+
+
+async def test_an_api_server_may_have_600_requests_in_flight_beside_idle_connections() -> None:
+    address = http.Address("127.0.0.1", 0)
+    async with http.serving(Bed().handler, address, limits=LIMITS) as port:
+        lines = [await asyncio.open_connection("127.0.0.1", port) for _ in range(700)]
+        try:
+            for _, writer in lines:
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            heads = await asyncio.gather(*(reader.readline() for reader, _ in lines))
+            assert set(heads) == {b"HTTP/1.1 404 Not Found\r\n"}
+        finally:
+            for _, writer in lines:
+                writer.close()

@@ -193,6 +193,9 @@ class Controller:
                 found[name] = tuple(await provider.list_instances())
             except LaunchError as exc:
                 found[name] = f"provider {name} does not list its instances: {exc}"
+            except Exception as exc:  # one provider delays only its own policies
+                log.exception("instances_not_listed", provider=name)
+                found[name] = f"provider {name} does not list its instances: {type(exc).__name__}: {exc}"
             if name not in self._launch_memory:
                 mine = (each for each in policies if each.spec.provider == name)
                 self._launch_memory[name] = policy_status.restore_memory(mine)
@@ -412,7 +415,8 @@ class Controller:
             )
             await remover.remove(bought, each.provider, removal.BROKEN, each.now_s)
             self._drop(each, bought)
-        await self._continue_removals(each)
+        await self._continue_removals(each, remover)
+        each.found.failures += remover.failures
 
     @staticmethod
     def _drop(each: _Round, bought: BoughtNode) -> None:
@@ -421,12 +425,12 @@ class Controller:
         nodes = tuple(going if one.key == bought.key else one for one in each.found.census.nodes)
         each.found.census = replace(each.found.census, nodes=nodes)
 
-    async def _continue_removals(self, each: _Round) -> None:
+    @staticmethod
+    async def _continue_removals(each: _Round, remover: removal.Remover) -> None:
         """Repeat what was ordered and may not have arrived."""
         ids = [one.instance.provider_id for one in each.found.census.list_in(Stage.REMOVING) if one.instance]
         if ids:
-            await each.provider.terminate(ids)
-        remover = removal.Remover(self._client, each.report)
+            await remover.terminate(each.provider, ids)
         await remover.delete_lost(each.found.census.lost, podspec.is_ready)
 
     async def _undo_drains(self, each: _Round, demand: Demand) -> bool:
@@ -436,7 +440,7 @@ class Controller:
         remover = removal.Remover(self._client, each.report)
         undone = removal.find_drains_to_undo(each.found.census, demand.asks, self._cluster.view)
         for bought in undone:
-            await remover.undo_drain(bought)
+            await remover.undo_drain(bought, "something waits that fits on it")
         return bool(undone)
 
     async def _scale_down(self, each: _Round, demand: Demand, pods: NodePods) -> None:
@@ -454,12 +458,18 @@ class Controller:
             now_s=each.now_s,
         )
         found.kept = dict(planned.kept)
-        if not each.acts or not spec.scaleDown.enabled:
+        if not each.acts:
             return
         remover = removal.Remover(self._client, each.report, self._checkpoint)
         for bought in found.census.list_in(Stage.DRAINING):
-            await remover.continue_drain(bought, pods, each.policy, each.provider, each.now_s)
+            if spec.scaleDown.enabled or (bought.node is not None and removal.is_broken(bought.node)):
+                await remover.continue_drain(bought, pods, each.policy, each.provider, each.now_s)
+            else:
+                await remover.undo_drain(bought, "scale-down is switched off")
+        found.failures += remover.failures
         found.kept |= {name: ("DrainWaits", why) for name, why in remover.refused.items()}
+        if not spec.scaleDown.enabled:
+            return
         wait_s = self._find_cooldown(each.policy.status.lastScaleDownTime, spec.scaleDownCooldownSeconds, each)
         if wait_s > 0 or demand.asks:
             return
@@ -513,8 +523,8 @@ class Controller:
         self._record(Event(resources.AUTOSCALING_POLICY, policy.metadata, "Warning", "CannotAct", problem, "Scale"))
         try:
             self._written[policy.metadata.name] = await policy_status.write_status(self._client, policy, status)
-        except (errors.Conflict, errors.NotFound):
-            return
+        except errors.KgweError as exc:
+            log.info("problem_not_written", policy=policy.metadata.name, error=str(exc))
 
     async def _note_error(self, policy: AutoscalingPolicy, exc: Exception) -> None:
         self.metrics.errors += 1
@@ -523,8 +533,10 @@ class Controller:
             log.info("policy_postponed", policy=policy.metadata.name, error=str(exc))
         elif isinstance(exc, errors.KgweError):
             log.warning("policy_failed", policy=policy.metadata.name, error=str(exc))
+            await self._write_problem(policy, str(exc))
         else:
             log.error("policy_crashed", policy=policy.metadata.name, exc_info=exc)
+            await self._write_problem(policy, f"{type(exc).__name__}: {exc}")
 
 
 def _without(demand: Demand, seated: set[str]) -> tuple[Ask, ...]:

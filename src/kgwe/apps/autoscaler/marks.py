@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kgwe.kube.api import timestamp
 from kgwe.scaling.templates import POOL_LABEL
 
 if TYPE_CHECKING:
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DRAIN", "OWNER_LABEL", "POOL_LABEL", "PROMISED", "READY_AT", "REMOVAL", "REQUEST_LABEL"]
 
-#: The policy that owns a node. Nodes without it belong to others and are never changed.
+#: The policy that owns a node. Nodes without it, and without an instance of a policy, belong to others and are never
+#: changed.
 OWNER_LABEL: Final = "kgwe.nvidia.io/autoscaling-policy"
 #: The purchase that a node comes from.
 REQUEST_LABEL: Final = "kgwe.nvidia.io/launch-request"
@@ -47,6 +49,14 @@ def read_promised(node: core.Node) -> dict[str, int] | None:
             return None
         found[name] = int(count)
     return found or None
+
+
+def read_time(text: str) -> float | None:
+    """Return the time of a mark; None: it is not readable."""
+    try:
+        return timestamp.epoch_seconds(text) or None
+    except (ValueError, OverflowError):
+        return None
 
 
 def split_mark(text: str) -> tuple[str, str]:

@@ -59,6 +59,8 @@ class Findings:
     names: Mapping[str, str] = field(default_factory=dict)
     actions: list[ScaleAction] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """What the cloud did not do."""
     pending_pods: int = 0
     use: float | None = None
     interruptions: int = 0
@@ -187,6 +189,8 @@ def _list_blocked(memory: LaunchMemory, policy: AutoscalingPolicy, now_s: float)
 def _build_conditions(policy: AutoscalingPolicy, found: Findings, now: str) -> tuple[Condition, ...]:
     if found.problems:
         ready = Condition("Ready", "False", "InvalidPolicy", "; ".join(found.problems)[:_MOST_TEXT])
+    elif found.failures:
+        ready = Condition("Ready", "False", "CloudFails", "; ".join(found.failures)[:_MOST_TEXT])
     else:
         ready = Condition("Ready", "True", "Acting", found.note[:_MOST_TEXT])
     orphans = found.census.orphans

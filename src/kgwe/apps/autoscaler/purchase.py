@@ -71,7 +71,8 @@ class PurchaseRound:
         if not asks:
             return ScaleUp(orders=floors)
         near = frozenset(ask.owner for ask in asks if _is_near(ask))
-        in_flight = self._list_in_flight()
+        # What is bought for least sizes serves what waits as well.
+        in_flight = self._list_in_flight() | self._copy_orders(floors)
         priorities = sorted({each.pool.priority for each in self._usable}, reverse=True)
         orders, waiting = list(floors), asks
         seated: set[str] = set()
@@ -165,6 +166,16 @@ class PurchaseRound:
                 found[each.key] = (make_copy(offer.template, each.key), each.group)
         return found
 
+    def _copy_orders(self, orders: Sequence[PurchaseOrder]) -> dict[str, tuple[Node, str]]:
+        """Name -> a node of these orders, as it will be, without a placement group."""
+        found = {}
+        for position, order in enumerate(orders):
+            template = self._by_name[str(order.offer)].template
+            for number in range(order.count):
+                name = f"{order.offer}/least-{position}-{number}"
+                found[name] = (make_copy(template, name), "")
+        return found
+
     def _find_offer(self, offer: Offer) -> PoolOffer | None:
         same = (each for each in self._all.offers if each.offer.pool == offer.pool)
         return self._all.find(offer) or next(same, None)
@@ -185,7 +196,7 @@ class PurchaseRound:
             missing = min(pool.minSize - census.count_pool(pool.name), self._room[pool.name])
             if missing > 0 and (order := self._order_cheapest(missing, pool.name)) is not None:
                 orders.append(order)
-                total += missing
+                total += order.count
         if total < spec.minNodes and (order := self._order_cheapest(spec.minNodes - total)) is not None:
             orders.append(order)
         return tuple(orders)

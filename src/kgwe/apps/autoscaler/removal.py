@@ -14,6 +14,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.autoscaler import marks, node_pods
+from kgwe.cloud.provider import LaunchError
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.kube.client.eviction import evict_pod
@@ -103,7 +104,7 @@ def plan_scale_down(
     found = plan_removals(demand.fleet.engine, running, known, node_pods.read_budgets(view), settings)
     kept = {name: why for name, why in found.kept.items() if why[0] is not Keep.NOT_OWNED}
     removals = tuple(each for each in found.removals if each.node not in demand.expected)
-    allowed = max(sum(1 for each in census.nodes if each.node is not None) - spec.minNodes, 0)
+    allowed = max(len(known) - spec.minNodes, 0)
     for each in removals[allowed:]:
         kept[each.node] = (Keep.LEAST, policy.metadata.name)
     return RemovalPlan(removals[:allowed], kept)
@@ -114,7 +115,7 @@ def find_drains_to_undo(census: Census, asks: Sequence[Ask], view: View) -> list
     found = []
     for each in census.list_in(Stage.DRAINING):
         node = view.fleet.node(each.name)
-        if node is None or each.node is None or _read_reason(each.node) == BROKEN:
+        if node is None or each.node is None or is_broken(each.node):
             continue
         opened = Snapshot.from_nodes([replace(node, ready=True, cordoned=False)])
         fitter = Fitter(opened)
@@ -125,8 +126,9 @@ def find_drains_to_undo(census: Census, asks: Sequence[Ask], view: View) -> list
     return found
 
 
-def _read_reason(node: core.Node) -> str:
-    return marks.split_mark(node.metadata.annotations.get(marks.DRAIN, ""))[1]
+def is_broken(node: core.Node) -> bool:
+    """Whether a node is drained because its GPUs have failed."""
+    return marks.split_mark(node.metadata.annotations.get(marks.DRAIN, ""))[1] == BROKEN
 
 
 async def skip_checkpoint(_node: str, _pods: Sequence[core.Pod], /) -> None:
@@ -142,6 +144,8 @@ class Remover:
         self._checkpoint = checkpoint
         self.refused: dict[str, str] = {}
         """Node -> why a pod on it was not evicted."""
+        self.failures: list[str] = []
+        """Why the cloud did not take instances back."""
 
     async def begin_drain(self, each: BoughtNode, reason: str, now_s: float, message: str) -> None:
         """Cordon the node and write why."""
@@ -150,11 +154,11 @@ class Remover:
         await self._client.patch(resources.NODE, each.name, body)
         self._report("Drain", each.offer.pool, 1, f"{each.name}: {message}")
 
-    async def undo_drain(self, each: BoughtNode) -> None:
+    async def undo_drain(self, each: BoughtNode, why: str) -> None:
         """Open the node again."""
         body = {"metadata": {"annotations": {marks.DRAIN: None}}, "spec": {"unschedulable": None}}
         await self._client.patch(resources.NODE, each.name, body)
-        self._report("UndoDrain", each.offer.pool, 1, f"{each.name}: something waits that fits on it")
+        self._report("UndoDrain", each.offer.pool, 1, f"{each.name}: {why}")
 
     async def continue_drain(
         self, each: BoughtNode, pods: NodePods, policy: AutoscalingPolicy, provider: Provider, now_s: float
@@ -171,9 +175,14 @@ class Remover:
             self.refused[each.name] = "a seat on it is reserved"
             return
         self.refused.pop(each.name, None)
-        waited_s = now_s - timestamp.epoch_seconds(since) if since else 0.0
+        since_s = marks.read_time(since)
+        if since_s is None or since_s > now_s:
+            # Not readable, or the clock was set back: the grace period begins again.
+            mark = f"{timestamp.format_time(now_s)} {reason or IDLE}"
+            await self._client.patch(resources.NODE, each.name, {"metadata": {"annotations": {marks.DRAIN: mark}}})
+            return
         # Pods that were bound in the last moment are seen within the grace period.
-        if waited_s >= policy.spec.scaleDown.gracePeriodSeconds:
+        if now_s - since_s >= policy.spec.scaleDown.gracePeriodSeconds:
             await self.remove(each, provider, reason or IDLE, now_s)
 
     async def _evict(self, node: str, held: list[core.Pod], policy: AutoscalingPolicy, now_s: float) -> None:
@@ -201,9 +210,18 @@ class Remover:
         if each.node is not None:
             body = {"metadata": {"annotations": {marks.REMOVAL: timestamp.format_time(now_s)}}}
             await self._client.patch(resources.NODE, each.name, body)
-        if each.instance is not None:
-            await provider.terminate([each.instance.provider_id])
+        if each.instance is not None and not await self.terminate(provider, [each.instance.provider_id]):
+            return
         self._report("ScaleDown" if reason != BROKEN else "Replace", each.offer.pool, 1, f"{each.name}: {reason}")
+
+    async def terminate(self, provider: Provider, ids: Sequence[str]) -> bool:
+        """Ask the cloud to take instances back; returns whether it accepts. If not, the next round asks again."""
+        try:
+            await provider.terminate(ids)
+        except LaunchError as exc:
+            self.failures.append(f"provider {provider.name} does not take {', '.join(ids[:3])} back: {exc}")
+            return False
+        return True
 
     async def delete_lost(self, nodes: Sequence[core.Node], is_ready: Callable[[core.Node], bool]) -> None:
         """Delete Node objects whose instance is gone. A node that still reports is left alone."""

@@ -33,6 +33,9 @@ log = structlog.get_logger(__name__)
 
 FIELD_MANAGER: Final = "kgwe-webhook"
 _FILE_PAUSE_S: Final = 1.0
+# An API server has up to 600 requests in flight, each on a connection of its own. After a change of the caBundle it
+# keeps idle connections of before for 90 s. A review holds a whole pod, which may have 3 MiB.
+LIMITS: Final = http.Limits(body=8 << 20, connections=1900, per_peer=900)
 
 
 class WebhookProcess:
@@ -64,7 +67,7 @@ class WebhookProcess:
             address = http.Address.parse(self.settings.bind_address)
             async with (
                 background.run_in_background(self._list_background_tasks()),
-                http.serving(self.handler, address, tls=tls) as port,
+                http.serving(self.handler, address, tls=tls, limits=LIMITS) as port,
             ):
                 log.info("webhook_started", port=port, metrics_port=metrics_port)
                 on_port(port)
