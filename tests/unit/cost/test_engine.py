@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +103,24 @@ class World:
     def create(self, pod: dict[str, Any]) -> None:
         self.api.call("POST", "/api/v1/namespaces/ml/pods", pod)
 
+    def end(self, name: str, end: int) -> None:
+        """The API shows that a pod has ended."""
+        patch = {"status": make_pod(name, 0, end)["status"]}
+        self.api.call("PATCH", f"/api/v1/namespaces/ml/pods/{name}/status", patch)
+
+    def check_books(self) -> None:
+        """The fleet paid for every second, windows add up, and roll-ups equal segments."""
+        with Ledger.open(self.store, read_only=True) as ledger:
+            reader = LedgerReader(ledger.database)
+            now = int(self.now)
+            edges = [*range(T0, now, 37), now]
+            whole = reader.read(T0, now, Dimension.POD).books
+            parts = [reader.read(*window, Dimension.POD).books for window in itertools.pairwise(edges)]
+            assert [each.unbalanced for each in parts] == [0] * len(parts)
+            assert whole.fleet == sum(each.fleet for each in parts) == 6_000_000 * (now - T0)
+            assert whole.unallocated == sum(each.unallocated for each in parts)
+            assert reader.sum_window(T0, now) == reader.scan(T0, now)
+
     def costs(self) -> dict[str, float]:
         """Dollars per pod, times 3600."""
         with Ledger.open(self.store, read_only=True) as ledger:
@@ -143,6 +162,54 @@ async def test_it_continues_after_a_restart_and_names_the_gap(world):
     assert world.costs() == {"ml/a": 1.5 * 2_000_000, "ml/b": 90.0}
     with Ledger.open(world.store, read_only=True) as ledger:
         assert ledger.load_state()["gaps"] == f"[[{T0 + 60},{T0 + 2_000_000}]]"
+
+
+async def test_an_end_that_is_reported_late_across_a_kill_is_still_counted(world):
+    world.create(make_pod("a", 0))
+    world.create(make_pod("b", 0))
+    async with world.engine() as engine:
+        world.now = T0 + 400
+        await engine.count()
+    # The engine was killed. Now the API shows that one pod ended within the grace, and the other long before.
+    for name, end in (("a", 390), ("b", 10)):
+        world.end(name, end)
+    world.now = T0 + 430
+    async with world.engine() as engine:
+        await engine.count()
+        await engine.count()
+    assert world.costs() == {"ml/a": 1.5 * 390, "ml/b": 1.5 * 220}  # what is older than the grace is settled
+    world.check_books()
+
+
+async def test_an_end_from_before_a_kill_may_be_reported_after_the_restart(world):
+    world.create(make_pod("a", 0))
+    async with world.engine() as engine:
+        world.now = T0 + 60
+        await engine.count()
+    world.now = T0 + 90
+    async with world.engine() as engine:
+        await engine.count()
+        world.end("a", 40)
+        await world.show("a", lambda pod: pod.status.phase == "Succeeded")
+        world.now = T0 + 120
+        await engine.count()
+        world.now = T0 + 500
+        await engine.count()
+    assert world.costs() == {"ml/a": 60.0}
+    world.check_books()
+
+
+async def test_a_pod_that_was_deleted_across_a_kill_keeps_what_it_paid(world):
+    world.create(make_pod("a", 0))
+    async with world.engine() as engine:
+        world.now = T0 + 60
+        await engine.count()
+    world.api.call("DELETE", "/api/v1/namespaces/ml/pods/a")
+    world.now = T0 + 90
+    async with world.engine() as engine:
+        await engine.count()
+    assert world.costs() == {"ml/a": 90.0}
+    world.check_books()
 
 
 async def test_a_clock_that_went_back_counts_nothing_twice(world):

@@ -16,7 +16,7 @@ from kgwe.apps.cost import nodes, pods
 from kgwe.apps.cost.pods import PodTimes
 from kgwe.costing.metering.device_choice import GpuWish, choose_devices
 from kgwe.costing.metering.division import Claim, GpuClaim
-from kgwe.costing.metering.meter import NodeMeter, NodeState, end_claim
+from kgwe.costing.metering.meter import NodeMeter, NodeState, end_claim, name_owner
 from kgwe.costing.metering.timeline import ClaimSpan
 from kgwe.costing.metering.use import UseKey
 from kgwe.costing.prices.book import NodeKind, Quote, Unpriced
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kgwe.apps.cost.pods import CostPod
     from kgwe.costing.attribution import AttributionRules
     from kgwe.costing.prices.book import PriceBook
-    from kgwe.costing.segments import Segment
+    from kgwe.costing.segments import Holder, Segment
     from kgwe.costing.split import SplitMethod
     from kgwe.kube.api.kgwe.gpunode import GPUNode
     from kgwe.kube.api.resource import ResourceClaim
@@ -170,6 +170,21 @@ class ClusterMeter:
                 del self._meters[name]
         self.settled_s = max(self.settled_s, until_s - grace_s)
         return found
+
+    def list_ends(self, before_s: int) -> dict[Holder, int]:
+        """Return the pods that ended before a time, with their ends."""
+        found: dict[Holder, int] = {}
+        for pod in self._stores.pods.values():
+            times = pods.read_times(pod, self.now_s())
+            if times is not None and times.end_s is not None and times.end_s < before_s:
+                labels = self._find_labels(pod.metadata.namespace)
+                found[pods.read_holder(pod, self._rules, labels)] = times.end_s
+        return found
+
+    def list_owners(self, book: PriceBook, at_s: int) -> dict[str, Holder]:
+        """Return who owns what no pod holds, by node: nodes that a commitment pays."""
+        quotes = {state.name: book.quote(state.kind, at_s) for state in self.list_states()}
+        return {name: name_owner(each) for name, each in quotes.items() if isinstance(each, Quote) and each.commitment}
 
     def list_states(self) -> Iterator[NodeState]:
         """Yield the GPU nodes that exist."""

@@ -1,8 +1,9 @@
 """Counting on the leader: every minute the meters are read, and what is new is stored in one transaction.
 
 The ledger stores with each count up to when it counted. A process that starts continues there: what happened in between
-is counted from what the API still shows. Pods that were deleted in between are not charged for that time; such gaps are
-kept with the ledger, and reports name them.
+is counted from what the API still shows. An end that is reported only after a restart corrects what the earlier process
+wrote, as far back as the grace. Pods that were deleted in between are not charged for that time; such gaps are kept
+with the ledger, and reports name them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kgwe.apps import background
 from kgwe.apps.cost.quotas import sum_unused
 from kgwe.apps.cost.usage import UsageFeed, open_usage
 from kgwe.costing.books import Dimension
+from kgwe.costing.metering.late_ends import SPARE, end_holders
 from kgwe.costing.metering.quota import QuotaMeter, sum_spare
 from kgwe.costing.segments import HELD, Bucket
 from kgwe.costing.split import parse_method
@@ -29,6 +31,7 @@ from kgwe.store.ledger import bill_files
 from kgwe.store.ledger.ledger import Ledger
 from kgwe.store.ledger.price_files import load_book
 from kgwe.store.ledger.reader import LedgerReader
+from kgwe.store.ledger.recent import load_recent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -84,7 +87,10 @@ class CostEngine:
         self._facts: dict[str, NodeFacts] = {}
         self._pending: list[Segment] = []
         self._state: dict[str, str] = {}
+        self._resumed_s: int | None = None
+        """Up to when an earlier process counted; None once its last segments are final."""
         self._problem: str | None = "has not counted yet"
+        self._started_s = 0
         self._counting = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -102,6 +108,8 @@ class CostEngine:
             log.warning("cost_engine_was_down", since=since_s, until=now_s)
         self._meter = self._cluster.start_meter(since_s, self._settings.rules, self._clock, self._book)
         self._quotas = QuotaMeter(since_s)
+        self._resumed_s = since_s if COUNTED in stored else None
+        self._started_s = now_s
         await self._exit.enter_async_context(self._usage.running())
         await self._exit.enter_async_context(background.run_in_background(self._list_tasks()))
         return self
@@ -139,7 +147,8 @@ class CostEngine:
         nodes = [each for each in facts if self._facts.get(each.node) != each]
         batch, state = list(self._pending), self._state | {COUNTED: str(until_s)}
         try:
-            await asyncio.to_thread(self._ledger.put, batch, state, nodes)
+            corrected = await self._correct_ends(until_s)
+            await asyncio.to_thread(self._ledger.put, [*corrected, *batch], state, nodes)
         except errors.KgweError as exc:
             if self._problem is None:
                 log.warning("ledger_not_written", error=str(exc))
@@ -150,6 +159,24 @@ class CostEngine:
         self._facts.update({each.node: each for each in nodes})
         self._problem = None
         await self._publish(until_s, len(batch), fresh)
+
+    async def _correct_ends(self, until_s: int) -> list[Segment]:
+        """Return corrections of what an earlier process wrote, for ends that were reported since then."""
+        assert self._meter is not None  # noqa: S101 -- set on entry
+        assert self._ledger is not None  # noqa: S101
+        if self._resumed_s is None:
+            return []
+        resumed_s, grace_s = self._resumed_s, self._settings.grace_seconds
+        if until_s > self._started_s + 2 * grace_s:
+            self._resumed_s = None
+        ends = self._meter.list_ends(resumed_s)
+        if not ends:
+            return []
+        owners = self._meter.list_owners(self._book, resumed_s)
+        holders, first_s = {*ends, *owners.values()}, resumed_s - grace_s
+        stored = await asyncio.to_thread(load_recent, self._ledger.database, holders, SPARE, first_s)
+        earlier = [each for each in stored if each.end_s <= resumed_s]
+        return end_holders(earlier, {each.uid: max(end_s, first_s) for each, end_s in ends.items()}, owners)
 
     def _list_tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
         yield self._run()

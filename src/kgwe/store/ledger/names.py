@@ -106,7 +106,7 @@ class Names:
         accounts = [self._find_account(connection, each.account) for each in holders]
         workloads = self._find_workloads(connection, holders, accounts)
         keys = [hash_pod(each.uid, workload) for each, workload in zip(holders, workloads, strict=True)]
-        stored = _find_pods(connection, keys)
+        stored = find_pods(connection, keys)
         rows = []
         for holder, account, workload, key in zip(holders, accounts, workloads, keys, strict=True):
             number = stored.get(key)
@@ -156,7 +156,8 @@ def hash_pod(uid: str, workload: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def _find_pods(connection: Connection, keys: list[int]) -> dict[int, int]:
+def find_pods(connection: Connection, keys: list[int]) -> dict[int, int]:
+    """Return the numbers of pods by their hashes, as far as they are stored."""
     found: dict[int, int] = {}
     for start in range(0, len(keys), _CHUNK):
         # Numbers need no quoting, and a statement that is not compiled is ten times faster.
