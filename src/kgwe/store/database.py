@@ -61,7 +61,8 @@ class Database:
         lock = None
         if address.path is not None:
             if read_only and not address.path.exists():
-                raise errors.Transient(f"the store {address} does not exist yet: start `{schema.process}`")
+                start = f"start `{schema.process}`, or name its store with --store"
+                raise errors.Transient(f"the store {address} does not exist yet: {start}")
             lock = None if read_only else FileLock(address.path)
             engine = sqlite_file.make_engine(address.path, read_only=read_only, busy_timeout_s=busy_timeout_s)
         else:

@@ -31,6 +31,7 @@ class ReconcilerBed(LeaderBed):
         self.now = 100.0
         self.decided = asyncio.Event()
         self.plans: list[Plan] = []
+        self.requeued: list[float] = []
         deps = self.deps
         self.planner = Planner(self.state, {}, deps.rng, self.metrics, faults=deps.faults, on_decided=self._deliver)
         self.recovery = RecoveryController(deps, self.planner, Evictor(deps), seat=lambda *_: None)
@@ -39,7 +40,7 @@ class ReconcilerBed(LeaderBed):
             self.planner,
             self.recovery,
             RejectedPods(deps, leave=self.recovery.move_seats),
-            requeue=lambda _key, _delay: None,
+            requeue=lambda _key, delay_s: self.requeued.append(delay_s),
             clock=lambda: self.now,
         )
 

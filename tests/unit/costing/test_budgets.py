@@ -150,6 +150,14 @@ class TestAdmission:
     def test_a_long_workload_whose_days_fit_is_admitted(self):
         assert decide(daily(24), Spend(0, T0), EncumbranceBook(), demand("w", 1, 72), T0).is_admitted
 
+    def test_waiting_does_not_help_a_workload_that_needs_more_than_a_whole_day(self):
+        wanted = demand("w", 2, 72)
+        decision = decide(daily(24), Spend(0, T0 + 5 * HOUR), EncumbranceBook(), wanted, T0 + 5 * HOUR)
+        assert decision.outcome is Outcome.IMPOSSIBLE
+        assert "is too small: the workload costs up to $48.00 in one period; the limit is $24.00." in decision.message
+        halves = decide(daily(24), Spend(0, T0 + HOUR), EncumbranceBook(), demand("w", 2, 24), T0 + HOUR)
+        assert halves.outcome is Outcome.WAITS, "half of it fits into each of two days"
+
     def test_the_last_spend_and_the_encumbrances_decide_while_the_cost_engine_is_down(self):
         book = EncumbranceBook([Encumbrance("a", 3 * DOLLAR, T0, 2 * HOUR)])
         book.end("a", T0 + 2 * HOUR)
@@ -177,7 +185,8 @@ class TestAdmission:
         strictest = choose_strictest(decisions)
         assert strictest is not None
         assert strictest.message == (
-            "Budget organisation is too small: the workload costs up to $5.00; the limit is $4.00 per period."
+            "Budget organisation is too small: the workload costs up to $5.00 in one period; the limit is $4.00."
+            " Ask for fewer or cheaper GPUs or for a shorter run time, or raise the limit."
         )
         assert choose_strictest([]) is None
 

@@ -130,3 +130,24 @@ def test_a_pod_without_its_volume_does_not_count(view: View) -> None:
         view.state.on_pod(Change(pod.metadata.key, None, pod))
     view.find_waiting()
     assert view.list_in_order() == ["waits"]
+
+
+def test_a_budget_that_is_too_small_is_no_reason_to_wait(view: View) -> None:
+    said = "Budget default/daily is too small: the workload costs up to $48.00 in one period; the limit is $24.00."
+    condition = {"type": "Scheduled", "status": "False", "reason": "BudgetExceeded", "message": said}
+    text = words.text(
+        explain.explain(view, add(view, "never", {"conditions": [condition]}, gpuRequirements={"count": 1}))
+    )
+    assert "Will not start by waiting." in text
+    assert "Would help" not in text
+    left = "Budget default/daily has $4.00 left of $24.00."
+    later = add(view, "later", {"conditions": [condition | {"message": left}]}, gpuRequirements={"count": 1})
+    text = words.text(explain.explain(view, later))
+    assert "Would help   the next period, a higher limit," in text
+    assert "GPUs; no single change" not in text
+
+
+def test_a_replica_is_explained_with_the_number_of_all(view: View) -> None:
+    add(view, "chat", gpuRequirements={"count": 1}, workloadType="Inference", replicas=3)
+    replica = min((w for w in view.state.workloads.values()), key=lambda w: w.replica)
+    assert explain.explain(view, replica).summary.startswith("0 of 3 replicas have a place; replica 0: waiting.")

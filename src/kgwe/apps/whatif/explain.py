@@ -26,6 +26,16 @@ def explain(view: View, subject: Workload | core.Pod) -> Explanation:
 
 
 def _workload(view: View, workload: Workload) -> Explanation:
+    found = _workload_or_replica(view, workload)
+    replicas = [w for w in view.state.workloads.values() if w.object_uid == workload.object_uid and not w.suspend]
+    if len(replicas) <= 1 or workload not in replicas:
+        return found
+    placed = sum(w.meta.uid in view.state.runs for w in replicas)
+    have = f"{placed} of {len(replicas)} replicas have a place"
+    return replace_fields(found, summary=f"{have}; replica {workload.replica}: {found.summary}")
+
+
+def _workload_or_replica(view: View, workload: Workload) -> Explanation:
     meta, uid = workload.meta, workload.meta.uid
     run = view.state.runs.get(uid)
     base = Explanation(

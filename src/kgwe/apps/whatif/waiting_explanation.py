@@ -12,6 +12,7 @@ from kgwe.apps.whatif.parts import as_sentence, describe_plan, replace_fields
 from kgwe.cluster import names
 from kgwe.cluster.state import run_state
 from kgwe.cluster.state.missing_labels import find_missing_labels
+from kgwe.costing.budgets.admission import TOO_SMALL
 from kgwe.model.units.phrasing import format_count, list_names
 from kgwe.placement.gang.request import NODE
 from kgwe.placement.planning import explain as pure
@@ -58,7 +59,8 @@ def explain_waiting(view: View, owner: str, base: Explanation) -> Explanation:
         base, asked=describe_ask(view, ask), turn=turn(view, owner), cuts=cuts.lines(view.state.reader, ask)
     )
     if (money := _find_money(base.said)) is not None:
-        found_waiting = Waiting(money.reason, money.message, hopeless=money.reason == Reason.COST_LIMIT)
+        hopeless = money.reason == Reason.COST_LIMIT or f" {TOO_SMALL}: " in money.message
+        found_waiting = Waiting(money.reason, money.message, hopeless=hopeless)
         return _without_turn(
             replace_fields(base, summary=f"waiting. {as_sentence(money.message)}", waiting=found_waiting)
         )

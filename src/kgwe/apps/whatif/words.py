@@ -17,6 +17,7 @@ from kgwe.placement.fleet.node import Preference, SpotPolicy
 from kgwe.placement.gang.request import Hardware
 from kgwe.placement.planning.reasons import describe_request
 from kgwe.placement.pod.wording import describe_gpus
+from kgwe.placement.refusal import Reason
 from kgwe.visible_text import escape_line, escape_text
 
 if TYPE_CHECKING:
@@ -248,6 +249,9 @@ def _format_waiting(waiting: Waiting) -> Iterator[str]:
     if waiting.changes:
         yield "  Would help (any one of these starts it on the nodes as listed just now):"
         yield from (f"    - {change.text}" for change in waiting.changes)
+    elif waiting.reason == Reason.BUDGET_EXCEEDED:
+        if not waiting.hopeless:
+            yield "  Would help   the next period, a higher limit, or an early end of workloads that the budget counts"
     elif not waiting.hopeless:
         yield "  Would help   waiting, or stopping workloads that hold GPUs; no single change of its spec starts it now"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import App, Parameter
 
-from kgwe import errors
+from kgwe import errors, terminal
 from kgwe.cli.cost import ledger_access
 from kgwe.cli.cost.ledger_access import Store  # noqa: TC001 - read by cyclopts when it runs
 
@@ -105,6 +105,11 @@ def _write_focus(
         raise errors.Permanent(f"a FOCUS file is csv or parquet, not {output}")
     with Ledger.open(store, read_only=True) as ledger:
         rows = load_focus_rows(ledger, version, seconds, **wanted)
+    if not rows:
+        whole = "whole days" if wanted.get("period", "day") == "day" else "whole hours"
+        terminal.write_error(
+            f"No charges: a FOCUS file has {whole} only, in UTC. Try --period hour, or a longer --last."
+        )
     columns = list_columns(version)
     if output == "parquet" and file is not None:
         files.write_parquet(columns, rows, file)

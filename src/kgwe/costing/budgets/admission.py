@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kgwe.costing.budgets.encumbrances import EncumbranceBook
 
 SOFT_LIMIT: Final = Fraction(8, 10)
+# Part of each message of a workload that waiting does not help.
+TOO_SMALL: Final = "is too small"
 _TICKS_PER_MICRO: Final = money.TICKS
 
 
@@ -120,7 +122,8 @@ class Decision:
             return f"Budget {budget.name} is above its soft limit: {used} of {limit}. Other workloads start first."
         costs = f"the workload costs up to {format_amount(self.cost, measure)}"
         if self.outcome is Outcome.IMPOSSIBLE:
-            return f"Budget {budget.name} is too small: {costs}; the limit is {limit} per period."
+            fix = "Ask for fewer or cheaper GPUs or for a shorter run time, or raise the limit."
+            return f"Budget {budget.name} {TOO_SMALL}: {costs} in one period; the limit is {limit}. {fix}"
         left = format_amount(self.left, measure)
         return f"Budget {budget.name} has {left} left of {limit} ({used}); {costs}.{self.describe_next()}"
 
@@ -156,7 +159,9 @@ def _decide_period(
     cost = wanted.cost_in(period, wanted.start_s, wanted.start_s)
     used, limit = spent + encumbered + cost, budget.limit_ticks
     if cost > limit:
-        outcome = Outcome.IMPOSSIBLE if cost == wanted.rate * wanted.duration_s else Outcome.WAITS
+        # A workload that needs more than all of a period for itself does not fit into a later one either.
+        is_whole = cost == wanted.rate * wanted.duration_s or _covers(wanted, period)
+        outcome = Outcome.IMPOSSIBLE if is_whole else Outcome.WAITS
     elif used > limit:
         outcome = Outcome.WAITS
     elif budget.policy is Policy.THROTTLE and used > limit * budget.soft:
@@ -165,6 +170,10 @@ def _decide_period(
         outcome = Outcome.ADMITTED
     retry = period.end_s if outcome is Outcome.WAITS else None
     return Decision(outcome, budget, spent, encumbered, cost, retry)
+
+
+def _covers(wanted: Encumbrance, period: Period) -> bool:
+    return wanted.start_s <= period.start_s and wanted.start_s + wanted.duration_s >= period.end_s
 
 
 def choose_strictest(decisions: Iterable[Decision]) -> Decision | None:

@@ -29,12 +29,14 @@ _PHASE_STYLE = {
     "Succeeded": "green",
     "Failed": "bold red",
 }
+# Short names of the two kinds, as kubectl takes them.
+_SHORT = {"kgwe.nvidia.io": "gw", "gpu.warp.dev": "gpuw"}
 _BAR = 24
 _MAX_FINDINGS = 5
 # Phases in the order in which workloads are shown where not all have room.
 _URGENCY = ("Running", "Scheduled", "Scheduling", "Pending", "Failed", "Succeeded")
 # Lines of the screen beside the rows of workloads, the fleet and the findings: frames, headings and commands.
-_OTHER_LINES = 19
+_OTHER_LINES = 22
 _FEWEST_ROWS = 3
 _LINES_PER_MESSAGE = 4
 DEFAULT_OPTIMIZER = "127.0.0.1:50051"
@@ -60,7 +62,7 @@ def render(view: View, *, name: str, endpoints: Endpoints, started: float, heigh
 
 def _build_workload_table(view: View, rows: int) -> Table:
     table = Table(box=None, expand=True, pad_edge=False)
-    for column in ("Workload", "API group", "GPUs", "Phase", "Since", "Node"):
+    for column in ("Workload", "Kind", "GPUs", "Phase", "Since", "Node"):
         table.add_column(column, no_wrap=True)
     is_full = rows < len(view.seen)
     # Messages that wrap take the lines of other workloads, and of the other panels.
@@ -70,7 +72,15 @@ def _build_workload_table(view: View, rows: int) -> Table:
         phase_name = seen.phase or Phase.PENDING
         phase = Text(phase_name, style=_PHASE_STYLE.get(phase_name, ""))
         since = f"{time.monotonic() - seen.since:.0f} s"
-        cells: list[str | Text] = [seen.name, seen.kind, seen.gpus, phase, since, seen.node or "-", seen.message]
+        cells: list[str | Text] = [
+            seen.name,
+            _SHORT.get(seen.kind, seen.kind),
+            seen.gpus,
+            phase,
+            since,
+            seen.node or "-",
+            seen.message,
+        ]
         table.add_row(*map(_make_cell, cells))
     if is_full:
         table.add_row(f"+{len(view.seen) - rows + 1} more", *[""] * 5, "kgwe local kubectl -- get gw,gpuw -A lists all")
@@ -125,7 +135,12 @@ def _build_findings(view: View) -> RenderableType:
         score = f"{each.waste_score:.0f}" if each.HasField("waste_score") else "-"
         advice = each.recommendation
         saving = f", saves ${advice.saving_per_hour:.2f} per hour" if advice.HasField("saving_per_hour") else ""
-        cells = (f"{each.namespace}/{each.pod}", each.state, score, f"{advice.target or advice.action}{saving}")
+        cells = (
+            f"{each.namespace}/{each.pod}",
+            each.state,
+            score,
+            f"{advice.target or ('keep it' if advice.action == 'None' else advice.action)}{saving}",
+        )
         table.add_row(*map(_make_cell, cells))
     return table
 
@@ -136,8 +151,8 @@ def _build_costs(view: View) -> RenderableType:
         spec, status = budget.spec, budget.status
         spent = float(status.currentSpend or 0)
         waiting = f"; {status.waitingWorkloads} waiting because of it" if status.waitingWorkloads else ""
-        limit = f"{float(spec.limit):,.0f}"
-        used = f"{budget.metadata.name}: ${spent:,.2f} of ${limit} {spec.period.lower()}"
+        unit = " GPU-hours" if spec.unit == "GPUHours" else f" {spec.currency}"
+        used = f"{budget.metadata.name}: {spent:,.2f} of {float(spec.limit):,.2f}{unit} {spec.period.lower()}"
         lines.append(escape_line(f"{used}, {spec.enforcementPolicy}{waiting}"))
     return Text("\n".join(lines))
 
@@ -161,6 +176,9 @@ def _format_hints(name: str, endpoints: Endpoints) -> Text:
     hints = (
         (f"kgwe local kubectl{flag} -- get gw,gpuw -A", "list the workloads"),
         (f"kgwe local kubectl{flag} -- apply -f my.yaml", "submit your own workload"),
+        (f'export KUBECONFIG="$(kgwe local kubeconfig{flag} --path)"', "for the commands below"),
+        ("kgwe explain too-large -n ml-team", "say why a workload waits"),
+        ("kgwe scale history", "list nodes that were bought and removed"),
         (f"kgwe predict -f examples/finetune.yaml{asked}", "predict a workload before it runs"),
         (f"kgwe optimize{asked}", "list the pods that waste GPUs"),
         (f"curl {endpoints.metrics}/metrics", "read the GPU metrics"),

@@ -13,7 +13,7 @@ from kgwe.local.demo import screen
 from kgwe.local.demo.demo import Endpoints, Seen
 
 
-def shown(workloads: int, height: int, message: str = "waits " * 60) -> list[str]:
+def shown(workloads: int, height: int, message: str = "waits " * 60, width: int = 120) -> list[str]:
     seen = {
         ("gw", f"w{number:02}"): Seen(
             f"w{number:02}", "kgwe.nvidia.io", "8", "Succeeded" if number < 5 else "Pending", "", message, 0.0
@@ -24,7 +24,7 @@ def shown(workloads: int, height: int, message: str = "waits " * 60) -> list[str
     view: Any = SimpleNamespace(seen=seen, nodes=nothing, pods=nothing, findings=[], budgets=None, costs=None)
     endpoints = Endpoints(metrics="http://127.0.0.1:1", optimizer=screen.DEFAULT_OPTIMIZER)
     text = io.StringIO()
-    console = Console(file=text, width=120, height=height)
+    console = Console(file=text, width=width, height=height)
     console.print(screen.render(view, name="kgwe", endpoints=endpoints, started=0.0, height=height))
     return text.getvalue().splitlines()
 
@@ -46,6 +46,12 @@ def test_few_workloads_are_all_shown() -> None:
     text = "\n".join(shown(3, 40))
     assert "more" not in text
     assert all(name in text for name in ("w00", "w01", "w02"))
+
+
+def test_phases_and_kinds_are_whole_in_80_columns() -> None:
+    text = "\n".join(shown(8, 50, width=80))
+    assert "Succeeded" in text
+    assert " gw " in text
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,22 @@ async def test_a_quota_gives_the_place_back_and_says_so(bed: Bed) -> None:
     assert [reason for reason, _ in await bed.events()] == ["QuotaExceeded"]
 
 
+async def test_a_message_about_pods_that_is_written_late_is_read_again(bed: Bed) -> None:
+    job = await bed.start()
+    for _ in range(3):
+        bed.now += 20.0
+        bed.requeued.clear()
+        await bed.reconcile()
+    assert min(bed.requeued) < 120.0, "not only when the place is given back, minutes later"
+    note = 'Error creating: pods "w-0" is forbidden: exceeded quota: gpus'
+    regarding = {"uid": job["metadata"]["uid"]}
+    event = {"metadata": {"name": "e"}, "reason": "FailedCreate", "note": note, "regarding": regarding}
+    await bed.client.request("POST", f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events", body=event)
+    bed.now += min(bed.requeued)
+    await bed.reconcile()
+    assert "exceeded quota: gpus" in bed.status["message"]
+
+
 async def test_an_error_of_the_api_server_is_retried_and_counted(bed: Bed) -> None:
     await bed.place()
     bed.api.refuse_next("POST", resources.JOB, 422, "no such field", "Invalid")

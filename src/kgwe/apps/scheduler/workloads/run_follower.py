@@ -129,17 +129,20 @@ class RunFollower:
         unfit = self._rejected_pods.unfit_seats(workload.meta.uid, run)
         why = unfit or run_state.find_unplaced(self._state, workload, run, pods)
         if why is not None and why.reason == run_state.PODS_NOT_CREATED and not why.is_certain:
-            why = await self._explain_missing_pods(run, attempt, why)
+            why = await self._explain_missing_pods(workload, run, attempt, why)
         attempt.note_unplaced(self._clock(), why.reason if why is not None else "")
         return await self._wait_until_placed(workload, run, attempt, why)
 
-    async def _explain_missing_pods(self, run: Run, attempt: Attempt, why: Unplaced) -> Unplaced:
+    async def _explain_missing_pods(self, workload: Workload, run: Run, attempt: Attempt, why: Unplaced) -> Unplaced:
         """The same with the API server's message, read once its controller had time to write it."""
         now = self._clock()
         last = attempt.job_seen_at if attempt.error_read_at is None else attempt.error_read_at
         if not attempt.creation_error and now - last >= attempt.settle_s and now >= self._next_error_read_at:
             attempt.error_read_at, self._next_error_read_at = now, now + _ERROR_READ_S
             attempt.creation_error = await creation_errors.find_creation_error(self._client, run)
+        if not attempt.creation_error:
+            # Not written yet, or another workload was read just now: again, after pauses that grow.
+            self._requeue(workload.key, max(now - attempt.job_seen_at, attempt.settle_s, _ERROR_READ_S))
         return run_state.describe_creation_error(run, attempt.creation_error) if attempt.creation_error else why
 
     def _observe_run(self, attempt: Attempt, run: Run) -> None:
