@@ -79,6 +79,22 @@ def test_a_drain_is_undone_when_demand_returns() -> None:
     run(test)
 
 
+def test_a_pod_that_fits_on_no_node_keeps_no_node() -> None:
+    async def test(bed: ScalingBed) -> None:
+        await bed.add_policy(scaleDown=QUICK, pendingPodTimeoutSeconds=0)
+        (pod,) = await _fill(bed, 8)
+        await bed.delete_pod(pod)
+        await bed.add_pod(16)
+        await bed.round(1)
+        status = await bed.round(601)
+        assert [each.reason for each in status.unmet] == ["NoPoolFits"]
+        await bed.round(31)
+        await bed.round(1)
+        assert bed.nodes() == []
+
+    run(test)
+
+
 def test_the_least_size_of_a_pool_stays() -> None:
     async def test(bed: ScalingBed) -> None:
         await bed.add_policy({**H100, "minSize": 2}, scaleDown=QUICK)

@@ -471,10 +471,14 @@ class Controller:
         if not spec.scaleDown.enabled:
             return
         wait_s = self._find_cooldown(each.policy.status.lastScaleDownTime, spec.scaleDownCooldownSeconds, each)
-        if wait_s > 0 or demand.asks:
+        if wait_s > 0:
             return
+        wanted = removal.find_wanted([one.node for one in planned.removals], demand.asks, self._cluster.view)
+        found.kept |= dict.fromkeys(wanted, ("Wanted", "something waits that fits on it"))
         by_name = {one.name: one for one in found.census.nodes}
         for each_removal in planned.removals:
+            if each_removal.node in wanted:
+                continue
             bought = by_name[each_removal.node]
             moves = f"{len(each_removal.moves)} pods have a place elsewhere" if each_removal.moves else "it is idle"
             reason = removal.UNDERUSED if each_removal.moves else removal.IDLE

@@ -112,18 +112,23 @@ def plan_scale_down(
 
 def find_drains_to_undo(census: Census, asks: Sequence[Ask], view: View) -> list[BoughtNode]:
     """Return nodes that are drained without a fault, and on which something that waits would fit."""
-    found = []
-    for each in census.list_in(Stage.DRAINING):
-        node = view.fleet.node(each.name)
-        if node is None or each.node is None or is_broken(each.node):
+    draining = [each for each in census.list_in(Stage.DRAINING) if each.node is not None and not is_broken(each.node)]
+    wanted = find_wanted([each.name for each in draining], asks, view)
+    return [each for each in draining if each.name in wanted]
+
+
+def find_wanted(names: Sequence[str], asks: Sequence[Ask], view: View) -> frozenset[str]:
+    """Return the nodes on which a pod of something that waits would fit. What fits nowhere keeps no node."""
+    requests = {ask.request for ask in asks if ask.gang is None}
+    requests |= {role.request for ask in asks if ask.gang is not None for role in ask.gang.roles}
+    found = set()
+    for name in names:
+        if (node := view.fleet.node(name)) is None:
             continue
-        opened = Snapshot.from_nodes([replace(node, ready=True, cordoned=False)])
-        fitter = Fitter(opened)
-        requests = {ask.request for ask in asks if ask.gang is None}
-        requests |= {role.request for ask in asks if ask.gang is not None for role in ask.gang.roles}
+        fitter = Fitter(Snapshot.from_nodes([replace(node, ready=True, cordoned=False)]))
         if any(fitter.check_nodes(request)[0] == FitStatus.FITS for request in requests):
-            found.append(each)
-    return found
+            found.add(name)
+    return frozenset(found)
 
 
 def is_broken(node: core.Node) -> bool:

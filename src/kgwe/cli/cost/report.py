@@ -108,7 +108,7 @@ def _write_focus(
     if not rows:
         whole = "whole days" if wanted.get("period", "day") == "day" else "whole hours"
         terminal.write_error(
-            f"No charges: a FOCUS file has {whole} only, in UTC. Try --period hour, or a longer --last."
+            f"No charges: a FOCUS file has {whole} only, in UTC. Try --period hour, or a longer --last.\n"
         )
     columns = list_columns(version)
     if output == "parquet" and file is not None:
