@@ -88,6 +88,17 @@ class Metrics(Collector):
         for bucket, name in _BUCKETS.items():
             fleet_rate.add_metric((name,), self.bucket_rates.get(bucket, 0) / MICROS)
         yield fleet_rate
+        # The names that dashboards of the GPU Autoscaler select on.
+        total_usd = self._buckets.get(Bucket.FLEET, 0) / _DOLLAR
+        yield GaugeMetricFamily(
+            "gpu_autoscaler_total_cost_usd", "The same as the line fleet of kgwe_gpu_cost_fleet_dollars.", total_usd
+        )
+        rate_usd = self.bucket_rates.get(Bucket.FLEET, 0) / MICROS
+        yield GaugeMetricFamily(
+            "gpu_autoscaler_hourly_cost_rate_usd",
+            "The same as the line fleet of kgwe_gpu_cost_fleet_per_hour_dollars.",
+            rate_usd,
+        )
         fetched = GaugeMetricFamily(
             "kgwe_gpu_cost_prices_fetched_timestamp_seconds",
             "When a price list was last read; older than two hours: the prices are stale.",

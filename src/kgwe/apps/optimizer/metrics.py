@@ -96,6 +96,11 @@ class Metrics:
             ["namespace"],
             registry=registry,
         )
+        self._saved = Gauge(
+            "gpu_autoscaler_total_savings_usd",
+            "Dollars that followed recommendations have saved until now; forgotten 30 days after a saving has ended",
+            registry=registry,
+        )
         self._followed = Gauge(
             "kgwe_recommendations_followed",
             "Recommendations that were followed, by namespace and result",
@@ -149,6 +154,7 @@ class Metrics:
         self._realized.clear()
         for namespace, dollars in sum_realized(entries).items():
             self._realized.labels(namespace).set(dollars * _HOURS_PER_MONTH)
+        self._saved.set(sum((each.realized or 0.0) + each.earlier for each in entries))
         self._followed.clear()
         for each in entries:
             if each.followed_s is not None:
