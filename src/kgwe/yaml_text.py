@@ -39,7 +39,10 @@ class _Loader(_FASTEST):  # type: ignore[misc] # the class is chosen at run time
 
 def parse_yaml(text: str) -> Any:
     """Return the only document of a text; yaml.YAMLError if it is not valid."""
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+    except ValueError as exc:  # of the 13th month, or of a number of 5,000 digits
+        raise yaml.YAMLError(str(exc)) from exc
 
 
 def parse_documents(text: str) -> Iterator[Any]:

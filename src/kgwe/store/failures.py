@@ -35,6 +35,8 @@ def translated(address: Address) -> Iterator[None]:
         raise _translate(address, exc.orig or exc) from exc
     except sqlite3.Error as exc:
         raise _translate(address, exc) from exc
+    except OverflowError as exc:
+        raise errors.Permanent(f"a number is too large for the store {address}: nothing was written") from exc
     except sa.exc.SQLAlchemyError as exc:
         raise errors.Permanent(f"the store {address} failed: {_first_line(exc)}") from exc
 

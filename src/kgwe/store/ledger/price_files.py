@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import gzip
+import zlib
 from dataclasses import replace
 from fractions import Fraction
 from importlib import resources
@@ -142,7 +143,7 @@ def read_text(path: Path) -> str:
                 raise errors.Permanent(f"larger than {_MAX_BYTES >> 20} MiB")
             return data.decode("utf-8-sig")
         return text_files.read_text(path, _MAX_BYTES).removeprefix("\ufeff")
-    except (OSError, EOFError, UnicodeDecodeError) as exc:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as exc:
         raise errors.Permanent(f"cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
 
 
@@ -161,7 +162,11 @@ def read_csv(lines: Sequence[str]) -> Iterable[Row]:
 def _add_document(book: PriceBook, text: str) -> PriceBook:
     try:
         document = msgspec.convert(_write_dates(yaml_text.parse_yaml(text)), _Document, str_keys=True)
-    except (yaml.YAMLError, msgspec.ValidationError) as exc:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ) as exc:  # of dates such as 2026-13-45, and aliases of themselves
         raise errors.Permanent(str(exc).replace("\n", " ")) from exc
     currencies = _read_currencies(document)
     prices: list[Price] = []
@@ -198,10 +203,7 @@ def _read_currencies(document: _Document) -> Currencies:
     for name in (document.currency, *document.exchange):
         if name not in CURRENCIES:
             raise errors.Permanent(f"unknown currency {name!r}; write it like USD or EUR")
-    try:
-        exchange = {name: Fraction(str(rate)) for name, rate in document.exchange.items()}
-    except (ValueError, ZeroDivisionError):
-        raise errors.Permanent("exchange: a rate is a number such as 1.08") from None
+    exchange = {name: _read_number(f"exchange: {name}", rate) for name, rate in document.exchange.items()}
     if any(rate <= 0 for rate in exchange.values()):
         raise errors.Permanent("exchange: a rate is above 0")
     return Currencies(document.currency, exchange)
@@ -219,19 +221,28 @@ def _price_owned(where: str, entry: _OwnedEntry) -> Price:
     try:
         hardware = OwnedHardware(
             money.parse_dollars(str(entry.purchase)),
-            Fraction(str(entry.years)),
+            _read_number("years", entry.years),
             entry.watts,
             money.parse_dollars(str(entry.per_kwh)),
-            Fraction(str(entry.overhead)),
+            _read_number("overhead", entry.overhead),
         )
         rate = price_owned(hardware)
     except (errors.Permanent, ValueError) as exc:
         raise errors.Permanent(f"{where}: {exc}") from exc
+    if rate > money.MOST_MICROS_PER_HOUR:
+        raise errors.Permanent(f"{where}: costs more per hour than any GPU")
     return Price(rate, gpu_model=entry.gpu_model, source="owned hardware")
 
 
+def _read_number(where: str, value: str | float) -> Fraction:
+    found = money.parse_decimal(str(value))
+    if found is None:
+        raise errors.Permanent(f"{where}: {str(value)[:40]!r} is not a number such as 1.08")
+    return found
+
+
 def _read_discount(where: str, entry: _DiscountEntry) -> Discount:
-    percent = money.round_fraction(Fraction(str(entry.percent)) * 1000)
+    percent = money.round_fraction(_read_number(f"{where}: percent", entry.percent) * 1000)
     if not 0 <= percent <= 100_000:  # noqa: PLR2004 -- 100 %
         raise errors.Permanent(f"{where}: percent is from 0 to 100, not {entry.percent:g}")
     if entry.capacity and entry.capacity not in list(Capacity):
@@ -267,7 +278,7 @@ def _make_commitment(entry: _CommitmentEntry, currencies: Currencies) -> Commitm
     is_plan = kind is CommitmentKind.SAVINGS_PLAN
     if not is_plan and entry.count < 1:
         raise errors.Permanent("count, the number of nodes, is missing")
-    percent = money.round_fraction(Fraction(str(entry.discount_percent)) * 1000)
+    percent = money.round_fraction(_read_number("discountPercent", entry.discount_percent) * 1000)
     if not 0 <= percent < 100_000:  # noqa: PLR2004 -- 100 %
         raise errors.Permanent(f"discountPercent is from 0 to below 100, not {entry.discount_percent:g}")
     hourly = money.parse_dollars(str(entry.hourly or 0)) * (1 if is_plan else entry.count)
