@@ -21,12 +21,14 @@ from kgwe.costing.bills.lines import Bill, BillLine
 from kgwe.costing.bills.reconcile import reconcile
 from kgwe.costing.books import Dimension
 from kgwe.costing.charges import Filter, attribute_charges
+from kgwe.costing.metering.late_ends import SPARE
 from kgwe.costing.metering.timeline import sweep_node
-from kgwe.costing.segments import Bucket, Segment
+from kgwe.costing.segments import Account, Bucket, Segment
 from kgwe.store.address import parse_address
 from kgwe.store.ledger.charges import ChargeReader
 from kgwe.store.ledger.ledger import Ledger, NodeFacts, StoredBill
 from kgwe.store.ledger.reader import LedgerReader
+from kgwe.store.ledger.recent import load_recent
 from kgwe.store.ledger.schema import HOURS, LEDGER, METADATA, SEGMENTS
 from kgwe.store.migration import read_revision, upgrade_to
 
@@ -215,7 +217,24 @@ def dump(ledger: Ledger) -> list[list[tuple[int, ...]]]:
         return [sorted(map(tuple, connection.execute(sa.select(table)))) for table in (SEGMENTS, HOURS)]
 
 
+def the_last_segments_are_read_as_they_were_written(ledger: Ledger) -> None:
+    segments = make_segments(range(6))
+    ledger.put(segments)
+    last_s = max(each.end_s for each in segments)
+    since_s = last_s - 2000
+    recent = [each for each in segments if each.end_s > since_s]
+    holders = {each.holder for each in recent if each.holder is not None}
+    renamed = {replace(each, account=Account("other")) for each in holders}
+    expected = {each for each in recent if each.holder is not None or each.bucket in SPARE}
+    assert expected
+    for wanted in (holders, renamed):
+        assert set(load_recent(ledger.database, wanted, SPARE, since_s)) == expected
+    assert not any(each.holder for each in load_recent(ledger.database, [], SPARE, since_s))
+    assert load_recent(ledger.database, holders, SPARE, last_s) == []
+
+
 CONTRACT = (
+    the_last_segments_are_read_as_they_were_written,
     windows_equal_the_sum_of_segments,
     a_batch_that_is_sent_again_changes_nothing,
     a_segment_that_grows_or_shrinks_replaces_itself,
