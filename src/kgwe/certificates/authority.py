@@ -78,6 +78,22 @@ def is_issued_by(pem: bytes, authority: bytes) -> bool:
     return True
 
 
+def is_whole(pair: Pair) -> bool:
+    """Whether both can be read, and the key is that of the certificate."""
+    try:
+        return load(pair.certificate).public_key() == _load_key(pair.key).public_key()
+    except Exception:  # noqa: BLE001 - as above
+        return False
+
+
+def may_sign(pem: bytes) -> bool:
+    """Whether a certificate is one of an authority."""
+    try:
+        return load(pem).extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except Exception:  # noqa: BLE001 - as above
+        return False
+
+
 def has_hosts(pem: bytes, hosts: tuple[str, ...]) -> bool:
     """Whether the certificate names all these hosts and addresses."""
     try:

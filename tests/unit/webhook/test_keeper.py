@@ -7,11 +7,14 @@ import datetime as dt
 import ssl
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.support.fakes.memory_api import MemoryApi
 
+from kgwe import errors
 from kgwe.apps.webhook.keeper import CertificateKeeper
 from kgwe.apps.webhook.metrics import Metrics
 from kgwe.apps.webhook.settings import Settings
+from kgwe.certificates import authority
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 from kgwe.telemetry.tls import Files
@@ -105,3 +108,52 @@ def _is_signed_by(certificate: bytes, issuer: bytes) -> bool:
     from kgwe.certificates.authority import is_issued_by  # noqa: PLC0415 - a name of the test's own
 
     return is_issued_by(certificate, issuer)
+
+
+def _encode(data: dict[str, bytes]) -> dict[str, str]:
+    return {key: base64.b64encode(value).decode() for key, value in data.items()}
+
+
+async def _break(bed: Bed, name: str, **changes: bytes) -> None:
+    keys = {key.replace("_", "."): value for key, value in changes.items()}
+    await bed.client.patch(resources.SECRET, name, {"data": _encode(keys)}, SYSTEM)
+
+
+@pytest.mark.parametrize("fault", ["garbage", "another", "leaf"])
+async def test_an_authority_that_cannot_sign_is_replaced(tmp_path: Path, fault: str) -> None:
+    bed = await make_bed(tmp_path)
+    await bed.keep()
+    other = authority.make_authority("other", NOW, dt.timedelta(days=1))
+    leaf = authority.issue(other, "leaf", ("a",), NOW, dt.timedelta(days=1))
+    changes = {
+        "garbage": {"current_key": b"garbage"},
+        "another": {"current_key": other.key},
+        "leaf": {"current_crt": leaf.certificate, "current_key": leaf.key},
+    }
+    await _break(bed, "kgwe-ca", **changes[fault])
+    await bed.keep()
+    files = [Files(each.folder / "tls.crt", each.folder / "tls.key") for each in bed.replicas]
+    for each in files:
+        each.context()
+        assert authority.is_issued_by(each.certificate.read_bytes(), await bed.bundle())
+    assert authority.may_sign(await bed.bundle())
+
+
+async def test_what_is_left_of_damaged_secrets_stays_in_use(tmp_path: Path) -> None:
+    bed = await make_bed(tmp_path)
+    await bed.keep()
+    before = await bed.bundle()
+    announced = {"earlier_crt": b"garbage", "announced-at": b"2026-11-01T00:00:00"}
+    await _break(bed, "kgwe-ca", **announced)
+    await _break(bed, "kgwe-webhook-tls", tls_key=authority.make_authority("x", NOW, dt.timedelta(days=1)).key)
+    await bed.keep()
+    assert await bed.bundle() == before
+    for each in bed.replicas:
+        Files(each.folder / "tls.crt", each.folder / "tls.key").context()
+
+
+async def test_a_folder_that_cannot_be_written_does_not_end_the_process(tmp_path: Path) -> None:
+    bed = await make_bed(tmp_path)
+    (tmp_path / "one").write_text("a file, not a folder")
+    with pytest.raises(errors.Transient, match="cannot write certificates"):
+        await bed.replicas[0].keep()

@@ -69,7 +69,7 @@ class CertificateKeeper:
         while True:
             try:
                 await self.keep()
-            except errors.Transient as exc:
+            except errors.KgweError as exc:
                 log.warning("certificates_not_read", error=str(exc))
                 await asyncio.sleep(_FIRST_PAUSE_S)
             else:
@@ -95,7 +95,10 @@ class CertificateKeeper:
             pair = await self._keep_certificate(name, hosts, known)
             self._metrics.expires.labels(name).set(authority.load(pair.certificate).not_valid_after_utc.timestamp())
             if name == OWN:
-                self._write_files(pair, known.bundle)
+                try:
+                    self._write_files(pair, known.bundle)
+                except OSError as exc:
+                    raise errors.Transient(f"cannot write certificates to {self.folder}: {exc}") from exc
 
     async def _keep_authority(self) -> Authorities:
         for _ in range(_TRIES):
@@ -199,27 +202,32 @@ def _decode(stored: Secret, name: str) -> bytes:
 
 
 def _read_pair(stored: Secret, prefix: str = "tls") -> Pair | None:
-    certificate, key = _decode(stored, f"{prefix}.crt"), _decode(stored, f"{prefix}.key")
-    if not certificate or not key:
-        return None
-    try:
-        authority.load(certificate)
-    except errors.Permanent:
-        return None
-    return Pair(certificate, key)
+    """Return a certificate with its key; None if they cannot be read or do not belong together."""
+    pair = Pair(_decode(stored, f"{prefix}.crt"), _decode(stored, f"{prefix}.key"))
+    return pair if authority.is_whole(pair) else None
 
 
 def _read_authorities(stored: Secret) -> Authorities | None:
     """Return the authorities of the Secret; None if it has none that can be used."""
-    current = _read_pair(stored, "current")
+    current, following = (_read_authority(stored, prefix) for prefix in ("current", "next"))
     if current is None:
         return None
     # Each part keeps the line break before its last line.
-    earlier = tuple(part + _END for part in _decode(stored, "earlier.crt").split(_END) if part.strip())
+    parts = [part + _END for part in _decode(stored, "earlier.crt").split(_END) if part.strip()]
+    earlier = tuple(part for part in parts if authority.may_sign(part))
     text = _decode(stored, _ANNOUNCED).decode("ascii", "replace")
-    with contextlib.suppress(ValueError):
-        return Authorities(current, _read_pair(stored, "next"), dt.datetime.fromisoformat(text), earlier)
-    return Authorities(current, _read_pair(stored, "next"), None, earlier)
+    try:
+        announced_at = dt.datetime.fromisoformat(text)
+    except ValueError:
+        return Authorities(current, following, None, earlier)
+    if announced_at.tzinfo is None:
+        announced_at = announced_at.replace(tzinfo=dt.UTC)
+    return Authorities(current, following, announced_at, earlier)
+
+
+def _read_authority(stored: Secret, prefix: str) -> Pair | None:
+    pair = _read_pair(stored, prefix)
+    return pair if pair is not None and authority.may_sign(pair.certificate) else None
 
 
 _END: Final = b"-----END CERTIFICATE-----\n"
