@@ -33,6 +33,7 @@ _PHASE_STYLE = {
 _SHORT = {"kgwe.nvidia.io": "gw", "gpu.warp.dev": "gpuw"}
 _BAR = 24
 _MAX_FINDINGS = 5
+_HINT = 42
 # Phases in the order in which workloads are shown where not all have room.
 _URGENCY = ("Running", "Scheduled", "Scheduling", "Pending", "Failed", "Succeeded")
 # Lines of the screen beside the rows of workloads, the fleet and the findings: frames, headings and commands.
@@ -176,13 +177,14 @@ def _format_hints(name: str, endpoints: Endpoints) -> Text:
     hints = (
         (f"kgwe local kubectl{flag} -- get gw,gpuw -A", "list the workloads"),
         (f"kgwe local kubectl{flag} -- apply -f my.yaml", "submit your own workload"),
-        (f'export KUBECONFIG="$(kgwe local kubeconfig{flag} --path)"', "for the commands below"),
+        (f'export KUBECONFIG="$(kgwe local kubeconfig{flag} --path)"', "for these:"),
         ("kgwe explain too-large -n ml-team", "say why a workload waits"),
-        ("kgwe scale history", "list nodes that were bought and removed"),
+        ("kgwe scale history", "nodes bought and removed"),
         (f"kgwe predict -f examples/finetune.yaml{asked}", "predict a workload before it runs"),
         (f"kgwe optimize{asked}", "list the pods that waste GPUs"),
         (f"curl {endpoints.metrics}/metrics", "read the GPU metrics"),
         ("Ctrl-C", "stop everything"),
     )
-    width = max(len(command) for command, _ in hints)
+    # A long command takes more, so that the others fit into 80 columns.
+    width = max(len(command) for command, _ in hints if len(command) <= _HINT)
     return Text("\n".join(f"  {command:<{width}}   {what}" for command, what in hints), style="dim")

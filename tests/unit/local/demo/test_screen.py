@@ -52,6 +52,8 @@ def test_phases_and_kinds_are_whole_in_80_columns() -> None:
     text = "\n".join(shown(8, 50, width=80))
     assert "Succeeded" in text
     assert " gw " in text
+    assert "submit your own workload\n" in text
+    assert "predict a workload before it runs\n" in text
 
 
 @pytest.mark.parametrize(
