@@ -117,3 +117,15 @@ async def test_kubectl_scales_updates_go_on_after_a_kill_and_a_delete_leaves_not
     await bed.delete(workload)
     await bed.until(lambda: not pods_of(bed, "api"))
     await bed.until(lambda: sum(bed.gpus_bound().values()) == 8)
+
+
+async def test_services_with_many_replicas_do_not_keep_another_workload_waiting(bed: Bed):
+    await bed.node("n1", 8)
+    await bed.node("n2", 1)
+    await bed.controller()
+    for number in range(8):
+        await bed.submit(service(f"greedy-{number}", 8, replicas=64))
+
+    victim = await bed.submit(kgwe("victim", 1))
+
+    await bed.until_phase(victim, "Running")

@@ -140,10 +140,10 @@ class ReplicaGroups:
 
     def _observe(self, group: ReplicaGroup, number: int) -> Replica | None:
         """The replica as its run shows it; None: it has no run."""
-        workload = self._name_replica(group.parent, number)
-        run = self._table.runs.get(workload.meta.uid)
+        run = self._table.runs.get(replica_uid.make_uid(group.parent.meta.uid, number))
         if run is None:
             return None
+        workload = self._name_replica(group.parent, number)
         return Replica(
             number,
             is_current=not runs.is_outdated(run, workload),

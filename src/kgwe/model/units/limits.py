@@ -10,5 +10,5 @@ MAX_GPUS_PER_NODE: Final = 63
 MOST_GPUS: Final = 100_000
 #: pods of one workload: Kubernetes runs no more pods of an Indexed Job at once
 MOST_PODS: Final = 100_000
-#: replicas of one workload: each is planned by itself, and the status names their nodes
-MOST_REPLICAS: Final = 1_000
+#: replicas of one workload: each is planned by itself, and a change of one is a decision about all
+MOST_REPLICAS: Final = 64

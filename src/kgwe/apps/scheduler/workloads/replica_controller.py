@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -25,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 # Changes of several replicas within this time are one write.
 _GATHER_S: Final = 0.2
+# Each of many replicas asks for a decision about all of them. Above this number they are decided about only so often.
+_FEW: Final = 8
 
 
 class ReplicaController:
@@ -37,6 +40,8 @@ class ReplicaController:
         self._planner = planner
         self._writer = writer
         self._requeue = requeue
+        #: uid of an object with many replicas -> when they may be decided about again
+        self._next_s: dict[str, float] = {}
 
     def handle_status(self, workload: Workload) -> None:
         """The status of one of several replicas changed: report the workload soon."""
@@ -45,9 +50,17 @@ class ReplicaController:
     def update(self, uid: str) -> None:
         """Decide which replicas of the workload should run; those that change are reconciled."""
         group = self._state.replicas.find(uid)
+        owner = replica_uid.object_uid(uid)
+        if group is None or len(group.numbers) <= _FEW:
+            self._next_s.pop(owner, None)
         if group is None:
             return
-        owner = replica_uid.object_uid(uid)
+        now_s = time.monotonic()
+        if now_s < self._next_s.get(owner, 0.0):
+            self._requeue(group.parent.object_key, _GATHER_S)
+            return
+        if len(group.numbers) > _FEW:
+            self._next_s[owner] = now_s + _GATHER_S
         surge = self._find_surge(group)
         before, had = group.step, set(group.numbers)
         self._state.update_replicas(owner, surge)
