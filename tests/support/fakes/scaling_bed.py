@@ -61,6 +61,8 @@ class ScalingBed:
         self.rules = rules
         self.cloud = SimulatedCloud(self.client, [models.load("mixed")], rules, clock=lambda: self.now_s)
         self.provider = KwokProvider(self.client, answer_s=2.0)
+        self.providers: dict[str, Any] = {"kwok": self.provider}
+        self.timeout_s = 30.0
         self.cluster = ClusterView(self.client)
         self.metrics = Metrics()
         self.uses: dict[str, float] = {}
@@ -72,8 +74,8 @@ class ScalingBed:
     def make_controller(self) -> Controller:
         """Return the controller of a new process: nothing is remembered."""
         return Controller(
-            self.client, self.cluster, {"kwok": self.provider}, load_book(()), self.metrics,
-            record=self.events.append, uses=lambda: self.uses, clock=lambda: self.now_s,
+            self.client, self.cluster, self.providers, load_book(()), self.metrics,
+            record=self.events.append, uses=lambda: self.uses, timeout_s=self.timeout_s, clock=lambda: self.now_s,
         )  # fmt: skip
 
     @contextlib.asynccontextmanager

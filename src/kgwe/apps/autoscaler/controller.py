@@ -7,6 +7,7 @@ process that is killed anywhere continues where it was.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from kgwe.apps.autoscaler.demand import Demand, find_demand
 from kgwe.apps.autoscaler.metrics import PolicyNumbers
 from kgwe.apps.autoscaler.policy_status import Findings
 from kgwe.apps.autoscaler.pool_offers import read_offers
+from kgwe.apps.autoscaler.providers import TimedProvider
 from kgwe.apps.autoscaler.purchase import PurchaseRound
 from kgwe.cloud.provider import LaunchError
 from kgwe.kube.api import resources, timestamp
@@ -68,12 +70,20 @@ class _PolicyMemory:
     interrupted: list[float] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _NotListed:
+    """Why the instances of a provider are not known."""
+
+    reason: str
+    message: str
+
+
 @dataclass(slots=True)
 class _Round:
     """One policy in one round."""
 
     policy: AutoscalingPolicy
-    provider: Provider
+    provider: TimedProvider
     found: Findings
     now_s: float
     memory: _PolicyMemory
@@ -103,15 +113,17 @@ class Controller:
         dry_run: bool = False,
         uses: Callable[[], Mapping[str, float]] = dict,
         checkpoint: Checkpoint = removal.skip_checkpoint,
+        timeout_s: float = 30.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`uses`: node -> mean use of its GPUs; nodes without an entry are not known.
 
         `checkpoint`: asks pods of a node to save their work, before they are evicted.
+        `timeout_s`: a provider that has not answered a call after this time fails.
         """
         self._client = client
         self._cluster = cluster
-        self._providers = providers
+        self._providers = {name: TimedProvider(each, timeout_s) for name, each in providers.items()}
         self._book = book
         self.metrics = metrics
         self._record = record
@@ -147,8 +159,11 @@ class Controller:
         for policy in policies:
             problem = _claim_pools(policy, taken)
             found = instances.get(policy.spec.provider)
-            if problem or not isinstance(found, tuple):
-                await self._write_problem(policy, problem or str(found))
+            if problem or found is None:
+                await self._write_problem(policy, problem or "the provider is not known")
+                continue
+            if isinstance(found, _NotListed):
+                await self._write_problem(policy, found.message, found.reason)
                 continue
             try:
                 rounds.append(self._begin(policy, found, pods))
@@ -164,6 +179,7 @@ class Controller:
         if any(each.acts for each in rounds):
             unmet = {one.owner: f"{one.reason}: {one.message}" for each in rounds for one in each.found.unmet}
             await self._cluster.requests.write_conditions(self._client, demand.placed, unmet, self._clock())
+        self.metrics.timeouts = {name: each.timeouts for name, each in self._providers.items()}
         self.metrics.last_round_s = self._clock()
         self.metrics.round_s.observe(time.perf_counter() - began)
 
@@ -180,26 +196,32 @@ class Controller:
             return seen
         return written
 
-    async def _list_instances(self, policies: Sequence[AutoscalingPolicy]) -> dict[str, tuple[Instance, ...] | str]:
+    async def _list_instances(
+        self, policies: Sequence[AutoscalingPolicy]
+    ) -> dict[str, tuple[Instance, ...] | _NotListed]:
         """Provider -> its instances, or why they are not known. Nothing is decided without them."""
-        found: dict[str, tuple[Instance, ...] | str] = {}
+        names = sorted(self._providers)
+        listed = await asyncio.gather(*(self._list_provider(name) for name in names))
+        found: dict[str, tuple[Instance, ...] | _NotListed] = dict(zip(names, listed, strict=True))
         for name in {policy.spec.provider for policy in policies}:
-            provider = self._providers.get(name)
-            if provider is None:
-                known = ", ".join(sorted(self._providers)) or "none"
-                found[name] = f"provider {name} is not configured; configured: {known}"
-                continue
-            try:
-                found[name] = tuple(await provider.list_instances())
-            except LaunchError as exc:
-                found[name] = f"provider {name} does not list its instances: {exc}"
-            except Exception as exc:  # one provider delays only its own policies
-                log.exception("instances_not_listed", provider=name)
-                found[name] = f"provider {name} does not list its instances: {type(exc).__name__}: {exc}"
-            if name not in self._launch_memory:
+            if name not in self._providers:
+                known = ", ".join(names) or "none"
+                found[name] = _NotListed("CannotAct", f"provider {name} is not configured; configured: {known}")
+            elif name not in self._launch_memory:
                 mine = (each for each in policies if each.spec.provider == name)
                 self._launch_memory[name] = policy_status.restore_memory(mine)
         return found
+
+    async def _list_provider(self, name: str) -> tuple[Instance, ...] | _NotListed:
+        """List one provider. What it does not list in time is unknown, not gone."""
+        try:
+            return await self._providers[name].list_instances()
+        except LaunchError as exc:
+            log.warning("instances_not_listed", provider=name, error=str(exc))
+            return _NotListed("CloudFails", f"provider {name} does not list its instances: {exc}")
+        except Exception as exc:  # one provider delays only its own policies
+            log.exception("instances_not_listed", provider=name)
+            return _NotListed("CloudFails", f"provider {name} does not list its instances: {type(exc).__name__}: {exc}")
 
     def _begin(self, policy: AutoscalingPolicy, instances: tuple[Instance, ...], pods: NodePods) -> _Round:
         now_s = self._clock()
@@ -271,6 +293,8 @@ class Controller:
     async def _finish(self, each: _Round) -> None:
         """Write the status, the Events and the metrics."""
         policy, found = each.policy, each.found
+        if late := each.provider.describe_late("launch"):
+            found.failures.append(late)
         self._launch_memory[policy.spec.provider] = found.memory
         if not each.acts:
             found.note = "dry run: plans are shown and nothing is done" if policy.spec.enabled else "disabled"
@@ -518,13 +542,13 @@ class Controller:
                 self.metrics.count_action("scale_down", "", action.nodes)
         self.metrics.policies[each.policy.metadata.name] = numbers
 
-    async def _write_problem(self, policy: AutoscalingPolicy, problem: str) -> None:
-        condition = Condition("Ready", "False", "CannotAct", problem[:1024])
+    async def _write_problem(self, policy: AutoscalingPolicy, problem: str, reason: str = "CannotAct") -> None:
+        condition = Condition("Ready", "False", reason, problem[:1024])
         now = timestamp.format_time(self._clock())
         generation = policy.metadata.generation
         conditions = policy_status.set_conditions(policy.status.conditions, (condition,), generation, now)
         status = msgspec.structs.replace(policy.status, conditions=conditions, observedGeneration=generation)
-        self._record(Event(resources.AUTOSCALING_POLICY, policy.metadata, "Warning", "CannotAct", problem, "Scale"))
+        self._record(Event(resources.AUTOSCALING_POLICY, policy.metadata, "Warning", reason, problem, "Scale"))
         try:
             self._written[policy.metadata.name] = await policy_status.write_status(self._client, policy, status)
         except errors.KgweError as exc:
@@ -537,7 +561,7 @@ class Controller:
             log.info("policy_postponed", policy=policy.metadata.name, error=str(exc))
         elif isinstance(exc, errors.KgweError):
             log.warning("policy_failed", policy=policy.metadata.name, error=str(exc))
-            await self._write_problem(policy, str(exc))
+            await self._write_problem(policy, str(exc), "CloudFails" if isinstance(exc, LaunchError) else "CannotAct")
         else:
             log.error("policy_crashed", policy=policy.metadata.name, exc_info=exc)
             await self._write_problem(policy, f"{type(exc).__name__}: {exc}")

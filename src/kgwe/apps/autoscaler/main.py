@@ -72,6 +72,7 @@ class AutoscalerProcess:
             dry_run=settings.dry_run,
             uses=self.use.by_node,
             checkpoint=self._ask_for_checkpoint,
+            timeout_s=settings.cloud_timeout_seconds,
         )
         self._wake = asyncio.Event()
         self._acting = False

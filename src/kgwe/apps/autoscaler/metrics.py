@@ -60,6 +60,8 @@ class Metrics(Collector):
         self.errors = 0
         self.last_round_s = 0.0
         self.launch_errors: Counter[str] = Counter()
+        self.timeouts: dict[str, int] = {}
+        """By provider."""
         self.round_s = Histogram(f"{_PREFIX}_reconcile_duration_seconds", "Duration of a round", registry=self.registry)
         self.ready_s = Histogram(
             f"{_PREFIX}_scaling_duration_seconds",
@@ -91,6 +93,12 @@ class Metrics(Collector):
         for kind, count in sorted(self.launch_errors.items()):
             refused.add_metric([kind], count)
         yield refused
+        late = CounterMetricFamily(
+            f"{_PREFIX}_cloud_timeouts", "Calls that a provider did not answer in time", labels=["provider"]
+        )
+        for provider, count in sorted(self.timeouts.items()):
+            late.add_metric([provider], count)
+        yield late
         for name, about, value in (
             ("spot_interruptions", "Spot nodes taken back by their provider", self.interruptions),
             ("reconcile_errors", "Rounds that failed for a policy", self.errors),

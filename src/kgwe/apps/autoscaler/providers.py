@@ -2,15 +2,110 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kgwe.cloud.kwok import KwokProvider
+from kgwe.cloud.provider import LaunchError, LaunchErrorKind, LaunchResult
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Coroutine
+
     from kgwe.apps.autoscaler import cloud_settings
     from kgwe.apps.autoscaler.settings import Settings
-    from kgwe.cloud.provider import Provider
+    from kgwe.cloud.provider import Instance, InterruptionNotice, LaunchRequest, Provider, Traits
     from kgwe.kube.client.client import KubeClient
+
+T = TypeVar("T")
+
+#: A call that has not returned after so many time-outs is given up, and the cloud is asked again.
+_PATIENCE: Final = 10.0
+
+
+class TimedProvider:
+    """A provider whose calls end in time: with its answer, or with a LaunchError.
+
+    A call that is late is not cancelled at once, as the thread of an SDK cannot be. It goes on, its answer is not used,
+    and no second call of its kind begins before it ends. So a cloud that does not answer costs one time-out and one
+    thread, not one in each round. All calls may be repeated, so an answer that is not used loses nothing.
+    """
+
+    def __init__(self, inner: Provider, timeout_s: float) -> None:
+        self._inner = inner
+        self._timeout_s = timeout_s
+        self._late: dict[str, tuple[asyncio.Task[Any], float]] = {}
+        """Call -> the one that has not returned, and when it was late."""
+        self.timeouts = 0
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def traits(self) -> Traits:
+        return self._inner.traits
+
+    async def launch(self, request: LaunchRequest) -> LaunchResult:
+        """Buy instances. Without an answer in time the outcome is unknown, and the same request is repeated."""
+        try:
+            return await self._call("launch", self._inner.launch(request))
+        except LaunchError as exc:
+            return LaunchResult(error=exc)
+
+    async def list_instances(self) -> tuple[Instance, ...]:
+        return tuple(await self._call("list_instances", self._inner.list_instances()))
+
+    async def terminate(self, provider_ids: Collection[str]) -> None:
+        await self._call("terminate", self._inner.terminate(provider_ids))
+
+    async def list_notices(self) -> tuple[InterruptionNotice, ...]:
+        return await self._call("list_notices", self._inner.list_notices())
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def describe_late(self, call: str) -> str:
+        """Return that a call has not returned; empty: none is late."""
+        found = self._late.get(call)
+        return "" if found is None or found[0].done() else str(self._make_error(call))
+
+    async def _call(self, name: str, asked: Coroutine[Any, Any, T]) -> T:
+        if self._is_late(name):
+            asked.close()
+            raise self._make_error(name)
+        task = asyncio.create_task(asked)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if done:
+            return task.result()
+        self.timeouts += 1
+        self._late[name] = task, asyncio.get_running_loop().time()
+        task.add_done_callback(_forget_result)
+        raise self._make_error(name)
+
+    def _is_late(self, name: str) -> bool:
+        if (found := self._late.get(name)) is None:
+            return False
+        task, since = found
+        waited_s = asyncio.get_running_loop().time() - since
+        if not task.done() and waited_s < _PATIENCE * self._timeout_s:
+            return True
+        task.cancel()
+        del self._late[name]
+        return False
+
+    def _make_error(self, name: str) -> LaunchError:
+        message = f"provider {self.name} has not answered {name} within {self._timeout_s:g} s"
+        return LaunchError(LaunchErrorKind.TRANSIENT, message, code="TimedOut")
+
+
+def _forget_result(task: asyncio.Task[Any]) -> None:
+    """Read the error of a call for which no one waits, so that it is not logged as lost."""
+    if not task.cancelled():
+        task.exception()
 
 
 def make_providers(client: KubeClient, settings: Settings) -> dict[str, Provider]:

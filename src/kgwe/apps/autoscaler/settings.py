@@ -27,6 +27,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cluster: str = "local"
     # Price files (CSV or YAML), later ones first. Built-in prices apply where no file has one.
     price_files: tuple[str, ...] = ()
+    # Seconds in which a cloud must answer a call. Policies of other clouds do not wait for longer.
+    cloud_timeout_seconds: float = 30.0
     # Show plans in the status of policies, and buy or remove nothing.
     dry_run: bool = False
     # Use of GPUs from Prometheus at this URL, and how to authenticate. Without a source the use is not known, and only
@@ -75,6 +77,8 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     loaded = configuration.load(Settings, ENV_PREFIX, path, overrides)
     if not 0 < loaded.reconcile_seconds < math.inf:
         raise errors.Permanent(f"settings: reconcileSeconds must be above 0, not {loaded.reconcile_seconds:g}")
+    if not 0 < loaded.cloud_timeout_seconds < math.inf:
+        raise errors.Permanent(f"settings: cloudTimeoutSeconds must be above 0, not {loaded.cloud_timeout_seconds:g}")
     if not 0 < loaded.use_window_seconds < math.inf:
         raise errors.Permanent(f"settings: useWindowSeconds must be above 0, not {loaded.use_window_seconds:g}")
     return loaded
