@@ -129,7 +129,7 @@ def test_a_cloud_that_does_not_sell_or_take_back_stops_only_its_own_policies(cal
 
 def test_a_late_call_is_given_up_and_the_cloud_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(bed: ScalingBed, cloud: SilentCloud) -> None:
-        asked = TimedProvider(cloud, 0.01)  # type: ignore[arg-type] - the names are made at run time
+        asked = TimedProvider(cloud, 0.01)
         cloud.silent = {"list_instances", "list_notices", "launch"}
         monkeypatch.setattr("kgwe.apps.autoscaler.providers._PATIENCE", 1e6)
         for call in (asked.list_instances, asked.list_notices, asked.list_instances):
