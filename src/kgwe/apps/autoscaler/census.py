@@ -61,8 +61,14 @@ class Census:
     nodes: tuple[BoughtNode, ...] = ()
     orphans: tuple[Instance, ...] = ()
     """Instances of its pools that no launch record and no node explains."""
+    strays: tuple[Instance, ...] = ()
+    """Instances that it bought for pools that it no longer has. They are among its nodes."""
     lost: tuple[core.Node, ...] = ()
     """Nodes of the policy whose instance is gone."""
+
+    @property
+    def stray_keys(self) -> frozenset[str]:
+        return frozenset(each.provider_id for each in self.strays)
 
     def list_in(self, *stages: Stage) -> list[BoughtNode]:
         return [each for each in self.nodes if each.stage in stages]
@@ -96,8 +102,12 @@ class CensusTaker:
         busy: frozenset[str],
         now_s: float,
         settle_s: float,
+        strays: frozenset[str] = frozenset(),
     ) -> Census:
-        """Return the census of one policy. `busy`: nodes with pods other than those of DaemonSets."""
+        """Return the census of one policy. `busy`: nodes with pods other than those of DaemonSets.
+
+        `strays`: instances that belong to it although it does not have their pool.
+        """
         spec = policy.spec
         times = Times(
             join_s=spec.launch.joinTimeoutSeconds,
@@ -110,20 +120,23 @@ class CensusTaker:
         own = {name: node for name, node in nodes.items() if _is_owned(node, policy)}
         # The cloud's list proves that an instance is ours, also where its node joined without labels.
         by_id = {node.spec.providerID: node for node in nodes.values() if node.spec.providerID}
-        found, orphans, used = [], [], set()
+        found, orphans, astray, used = [], [], [], set()
         listed: Counter[str] = Counter()
         # A list may name an instance twice.
         for instance in {each.provider_id: each for each in instances}.values():
-            if instance.pool not in pools or instance.state is InstanceState.GONE:
+            pool = pools.get(instance.pool)
+            if instance.state is InstanceState.GONE or (pool is None and instance.provider_id not in strays):
                 continue
             node = by_id.get(instance.provider_id) or own.get(instance.node_name or "")
             record = records.get(instance.request_id)
             listed[instance.request_id] += 1
-            if node is None and record is None:
+            if pool is None:
+                astray.append(instance)
+            elif node is None and record is None:
                 orphans.append(instance)
             if node is not None:
                 used.add(node.metadata.name)
-            startup = pools[instance.pool].startupTaints
+            startup = pool.startupTaints if pool is not None else ()
             facts = self._read_facts(instance, node, record, startup_taints=startup, busy=busy, now_s=now_s)
             found.append(
                 BoughtNode(
@@ -141,7 +154,7 @@ class CensusTaker:
         lost = tuple(
             node for name, node in own.items() if name not in used and _find_age_s(node, now_s) > _SETTLED * settle_s
         )
-        return Census(tuple(found), tuple(orphans), lost)
+        return Census(tuple(found), tuple(orphans), tuple(astray), lost)
 
     def _read_facts(
         self,
@@ -178,6 +191,46 @@ class CensusTaker:
             drain=marks.DRAIN in node.metadata.annotations,
             removal=is_removing or marks.REMOVAL in node.metadata.annotations,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Strays:
+    """Instances of one provider that were bought for pools that no policy has any more."""
+
+    by_policy: Mapping[str, frozenset[str]]
+    """Policy that bought them -> their ids."""
+    ownerless: frozenset[str]
+    """Ids of those whose policy is gone."""
+
+
+def find_strays(
+    provider: str,
+    instances: Iterable[Instance],
+    policies: Sequence[AutoscalingPolicy],
+    nodes: Mapping[str, core.Node],
+) -> Strays:
+    """Return the instances of a provider that are paid for although no policy has their pool.
+
+    An instance that no request bought and whose node no policy owned, as of a group that others made, is none of them.
+    """
+    mine = [each for each in policies if each.spec.provider == provider]
+    pools = {pool.name for each in mine for pool in each.spec.nodePools}
+    names = {each.metadata.name for each in mine}
+    buyers = {record.requestID: each.metadata.name for each in mine for record in each.status.launches}
+    by_id = {node.spec.providerID: node for node in nodes.values() if node.spec.providerID}
+    owned: dict[str, set[str]] = {}
+    ownerless = set()
+    for instance in instances:
+        if instance.pool in pools or instance.state is InstanceState.GONE:
+            continue
+        node = by_id.get(instance.provider_id)
+        label = node.metadata.labels.get(marks.OWNER_LABEL, "") if node is not None else ""
+        policy = buyers.get(instance.request_id) or label
+        if policy in names:
+            owned.setdefault(policy, set()).add(instance.provider_id)
+        elif instance.request_id or label:
+            ownerless.add(instance.provider_id)
+    return Strays({name: frozenset(ids) for name, ids in owned.items()}, frozenset(ownerless))
 
 
 def is_complete(node: core.Node, promised: Mapping[str, int], startup_taints: Iterable[str]) -> bool:

@@ -56,6 +56,11 @@ class ClusterView:
         return self._policies.store
 
     @property
+    def has_unread_policies(self) -> bool:
+        """Whether a policy could not be read, so that others than those in `policies` may exist."""
+        return self._policies.skipped > 0
+
+    @property
     def nodes(self) -> Mapping[str, core.Node]:
         return self.watched[resources.NODE].store
 

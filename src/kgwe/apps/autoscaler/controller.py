@@ -19,17 +19,17 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.autoscaler import launches, marks, node_pods, policy_status, removal
-from kgwe.apps.autoscaler.census import BoughtNode, Census, CensusTaker
+from kgwe.apps.autoscaler.census import BoughtNode, Census, CensusTaker, Strays, find_strays
 from kgwe.apps.autoscaler.demand import Demand, find_demand
 from kgwe.apps.autoscaler.metrics import PolicyNumbers
 from kgwe.apps.autoscaler.policy_status import Findings
-from kgwe.apps.autoscaler.pool_offers import read_offers
+from kgwe.apps.autoscaler.pool_offers import PolicyOffers, read_offers
 from kgwe.apps.autoscaler.providers import TimedProvider
 from kgwe.apps.autoscaler.purchase import PurchaseRound
-from kgwe.cloud.provider import LaunchError
+from kgwe.cloud.provider import InstanceState, LaunchError
 from kgwe.kube.api import resources, timestamp
-from kgwe.kube.api.kgwe.autoscalingpolicy import ScaleAction
-from kgwe.kube.api.meta import Condition
+from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy, AutoscalingPolicySpec, ScaleAction
+from kgwe.kube.api.meta import Condition, ObjectMeta
 from kgwe.kube.client.events import Event
 from kgwe.kube.translate import podspec
 from kgwe.placement.fleet.node import GPU_MILLI
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from kgwe.apps.autoscaler.removal import Checkpoint
     from kgwe.cloud.provider import Instance, Provider
     from kgwe.costing.prices.book import PriceBook
-    from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy, AutoscalingPolicySpec, LaunchRecord
+    from kgwe.kube.api.kgwe.autoscalingpolicy import LaunchRecord
     from kgwe.kube.client.client import KubeClient
     from kgwe.placement.fleet.snapshot import Snapshot
     from kgwe.placement.planning.ask import Ask
@@ -56,6 +56,9 @@ FIELD_MANAGER: Final = "kgwe-autoscaler"
 #: How often a purchase is planned again in one round after the cloud refused a part of it.
 _FALLBACKS: Final = 6
 _DAY_S: Final = 86_400.0
+_MOST_LOGGED: Final = 10
+#: Actions that return nodes to the cloud.
+_RETURNED: Final = frozenset({"ScaleDown", "Replace"})
 
 
 @dataclass(slots=True)
@@ -68,6 +71,10 @@ class _PolicyMemory:
     """Spot instances seen in the last round: id -> pool."""
     leaving: set[str] = field(default_factory=set)
     interrupted: list[float] = field(default_factory=list)
+    strays: frozenset[str] = frozenset()
+    """Instances of removed pools that were reported."""
+    unwanted: dict[str, float] = field(default_factory=dict)
+    """Launches of removed pools whose outcome is not known -> since when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,7 @@ class Controller:
         self._clock = clock
         self._launch_memory: dict[str, LaunchMemory] = {}
         self._policies: dict[str, _PolicyMemory] = {}
+        self._ownerless: dict[str, _PolicyMemory] = {}
         self._written: dict[str, AutoscalingPolicy] = {}
 
     def start_term(self) -> None:
@@ -140,6 +148,7 @@ class Controller:
         self._launch_memory.clear()
         self._written.clear()
         self._policies.clear()
+        self._ownerless.clear()
 
     async def reconcile(self) -> None:
         """Serve all policies once."""
@@ -154,6 +163,11 @@ class Controller:
             self.metrics.policies.pop(gone, None)
         instances = await self._list_instances(policies)
         pods = node_pods.read_node_pods(self._cluster.view)
+        strays = {
+            name: find_strays(name, listed, policies, self._cluster.nodes)
+            for name, listed in instances.items()
+            if isinstance(listed, tuple)
+        }
         rounds = []
         taken: dict[tuple[str, str], str] = {}
         for policy in policies:
@@ -166,16 +180,20 @@ class Controller:
                 await self._write_problem(policy, found.message, found.reason)
                 continue
             try:
-                rounds.append(self._begin(policy, found, pods))
+                mine = strays[policy.spec.provider].by_policy.get(policy.metadata.name, frozenset())
+                rounds.append(self._begin(policy, found, pods, mine))
             except Exception as exc:  # noqa: BLE001 - one bad policy delays only itself
                 await self._note_error(policy, exc)
-        demand = self._find_demand(rounds)
+        ownerless = self._list_ownerless(instances, strays, pods)
+        demand = self._find_demand(rounds, ownerless)
         seated: set[str] = set()
         for each in rounds:
             try:
                 await self._run_policy(each, replace(demand, asks=_without(demand, seated)), pods, seated)
             except Exception as exc:  # noqa: BLE001 - same
                 await self._note_error(each.policy, exc)
+        await self._return_ownerless(ownerless, replace(demand, asks=_without(demand, seated)), pods)
+        await self._delete_ownerless_nodes(instances, names)
         if any(each.acts for each in rounds):
             unmet = {one.owner: f"{one.reason}: {one.message}" for each in rounds for one in each.found.unmet}
             await self._cluster.requests.write_conditions(self._client, demand.placed, unmet, self._clock())
@@ -223,12 +241,20 @@ class Controller:
             log.exception("instances_not_listed", provider=name)
             return _NotListed("CloudFails", f"provider {name} does not list its instances: {type(exc).__name__}: {exc}")
 
-    def _begin(self, policy: AutoscalingPolicy, instances: tuple[Instance, ...], pods: NodePods) -> _Round:
+    def _begin(
+        self, policy: AutoscalingPolicy, instances: tuple[Instance, ...], pods: NodePods, strays: frozenset[str]
+    ) -> _Round:
         now_s = self._clock()
         provider = self._providers[policy.spec.provider]
         memory = self._policies.setdefault(policy.metadata.name, _PolicyMemory())
         census = memory.taker.take(
-            policy, instances, self._cluster.nodes, busy=pods.busy, now_s=now_s, settle_s=provider.traits.settle_s
+            policy,
+            instances,
+            self._cluster.nodes,
+            busy=pods.busy,
+            now_s=now_s,
+            settle_s=provider.traits.settle_s,
+            strays=strays,
         )
         offers = read_offers(policy, self._book, self._cluster.view.fleet.snapshot.nodes, now_s)
         found = Findings(
@@ -245,6 +271,48 @@ class Controller:
         acts = policy.spec.enabled and not policy.spec.dryRun and not self._dry_run
         return _Round(policy, provider, found, now_s, memory, acts)
 
+    def _list_ownerless(
+        self,
+        instances: Mapping[str, tuple[Instance, ...] | _NotListed],
+        strays: Mapping[str, Strays],
+        pods: NodePods,
+    ) -> list[_Round]:
+        found = []
+        for name, listed in instances.items():
+            if isinstance(listed, _NotListed):
+                continue
+            try:
+                found.append(self._begin_ownerless(name, listed, strays[name], pods))
+            except Exception:  # policies go on
+                self.metrics.errors += 1
+                log.exception("instances_without_policy_failed", provider=name)
+        return found
+
+    def _begin_ownerless(self, name: str, instances: tuple[Instance, ...], strays: Strays, pods: NodePods) -> _Round:
+        """Begin a round for the instances of a provider whose policy is gone: as of a policy with default settings."""
+        now_s, provider = self._clock(), self._providers[name]
+        memory = self._ownerless.setdefault(name, _PolicyMemory())
+        policy = AutoscalingPolicy(ObjectMeta(), AutoscalingPolicySpec(provider=name))
+        census = memory.taker.take(
+            policy,
+            instances,
+            self._cluster.nodes,
+            busy=pods.busy,
+            now_s=now_s,
+            settle_s=provider.traits.settle_s,
+            strays=strays.ownerless,
+        )
+        if strays.ownerless - memory.strays:
+            log.warning(
+                "instances_without_policy", provider=name, count=len(strays.ownerless),
+                instances=sorted(strays.ownerless)[:_MOST_LOGGED],
+            )  # fmt: skip
+        memory.strays = strays.ownerless
+        self.metrics.ownerless[name] = len(strays.ownerless)
+        # A policy that cannot be read may have the pool.
+        acts = not self._dry_run and not self._cluster.has_unread_policies
+        return _Round(policy, provider, Findings(census, PolicyOffers((), ())), now_s, memory, acts)
+
     def _count_interruptions(self, memory: _PolicyMemory, census: Census, now_s: float) -> None:
         """Count spot instances that are gone although nobody removed them."""
         present = {each.key: each.offer.pool for each in census.nodes if each.offer.capacity_type == "spot"}
@@ -254,10 +322,10 @@ class Controller:
         memory.spot = {key: pool for key, pool in present.items() if "://" in key or key.startswith("/")}
         memory.leaving = {each.key for each in census.list_in(Stage.REMOVING)}
 
-    def _find_demand(self, rounds: Sequence[_Round]) -> Demand:
+    def _find_demand(self, rounds: Sequence[_Round], ownerless: Sequence[_Round]) -> Demand:
         masked = frozenset(
             each.name
-            for one in rounds
+            for one in (*rounds, *ownerless)
             for each in one.found.census.nodes
             if each.node is not None and each.stage in {Stage.JOINED, Stage.BROKEN, Stage.DRAINING, Stage.REMOVING}
         )
@@ -282,13 +350,72 @@ class Controller:
         found.pending_pods, found.names = demand.pending_pods, demand.names
         if each.acts:
             await self._mark_nodes(each)
-            found.records = launches.list_open(found.records, found.census)
+            found.records = launches.settle_unwanted(
+                each.policy,
+                launches.list_open(found.records, found.census),
+                found.census,
+                each.memory.unwanted,
+                now_s=each.now_s,
+                wait_s=2 * each.provider.traits.settle_s,
+            )
+            each.found.census = launches.without_dropped(found.census, found.records)
             await self._repeat_launches(each)
             await self._replace_broken(each)
         undone = await self._undo_drains(each, demand)
         seated |= await self._scale_up(each, replace(demand, asks=demand.asks if not undone else ()))
         await self._scale_down(each, demand, pods)
         await self._finish(each)
+
+    async def _return_ownerless(self, ownerless: Sequence[_Round], demand: Demand, pods: NodePods) -> None:
+        for each in ownerless:
+            try:
+                await self._run_ownerless(each, demand, pods)
+            except Exception:  # policies go on
+                self.metrics.errors += 1
+                log.exception("instances_without_policy_failed", provider=each.spec.provider)
+
+    async def _run_ownerless(self, each: _Round, demand: Demand, pods: NodePods) -> None:
+        """Return instances whose policy is gone, by the rules of scale-down. No policy can say so: the log does."""
+        if not each.acts:
+            return
+        await self._replace_broken(each)
+        await self._undo_drains(each, demand)
+        await self._scale_down(each, demand, pods)
+        provider = each.spec.provider
+        for action in each.found.actions:
+            log.info(
+                "instance_without_policy", provider=provider, action=action.action, pool=action.pool,
+                reason=action.reason,
+            )  # fmt: skip
+            if action.action in _RETURNED:
+                self.metrics.count_action("scale_down", "", action.nodes)
+        for failure in each.found.failures:
+            log.warning("instances_without_policy_stay", provider=provider, error=failure)
+
+    async def _delete_ownerless_nodes(
+        self, instances: Mapping[str, tuple[Instance, ...] | _NotListed], policies: set[str]
+    ) -> None:
+        """Delete Nodes that were removed and whose policy and instance are gone, if every provider has answered."""
+        if self._dry_run or self._cluster.has_unread_policies:
+            return
+        present = set()
+        for listed in instances.values():
+            if isinstance(listed, _NotListed):
+                return
+            present |= {each.provider_id for each in listed if each.state is not InstanceState.GONE}
+        gone = [
+            node
+            for node in self._cluster.nodes.values()
+            if marks.REMOVAL in node.metadata.annotations
+            and marks.OWNER_LABEL in node.metadata.labels
+            and node.metadata.labels[marks.OWNER_LABEL] not in policies
+            and node.spec.providerID not in present
+        ]
+        try:
+            await removal.Remover(self._client, lambda *_: None).delete_lost(gone, podspec.is_ready)
+        except errors.KgweError as exc:
+            self.metrics.errors += 1
+            log.warning("nodes_without_policy_stay", error=str(exc))
 
     async def _finish(self, each: _Round) -> None:
         """Write the status, the Events and the metrics."""
@@ -308,7 +435,18 @@ class Controller:
                 kind = "Warning"
             note = f"{action.pool}: {action.reason}" if action.pool else action.reason
             self._record(Event(resources.AUTOSCALING_POLICY, policy.metadata, kind, action.action, note, "Scale"))
+        self._report_strays(each)
         self._set_metrics(each)
+
+    def _report_strays(self, each: _Round) -> None:
+        """Say once that instances of a removed pool are still paid for."""
+        strays = each.found.census.strays
+        keys = each.found.census.stray_keys
+        if keys - each.memory.strays:
+            note = policy_status.describe_strays(each.policy, strays)
+            meta = each.policy.metadata
+            self._record(Event(resources.AUTOSCALING_POLICY, meta, "Warning", "PoolRemoved", note, "Scale"))
+        each.memory.strays = keys
 
     async def _write_records(self, each: _Round) -> None:
         """Write the launch records now: a purchase that is not written is never made."""
@@ -345,7 +483,8 @@ class Controller:
     async def _repeat_launches(self, each: _Round) -> None:
         """Send launches again whose outcome is not known: after a crash, or after an error of the cloud."""
         found = each.found
-        unsent = [record for record in found.records if not record.sent]
+        pools = {pool.name for pool in each.spec.nodePools}
+        unsent = [record for record in found.records if not record.sent and record.pool in pools]
         for record in unsent:
             offer = Offer(record.pool, record.instanceType, record.zone, record.capacityType)
             if found.memory.find_retry(offer, each.now_s) is None:
@@ -527,7 +666,7 @@ class Controller:
                 numbers.on_demand_micro += offer.on_demand_micro
         numbers.saved_micro = max(numbers.on_demand_micro - numbers.cost_micro.total(), 0)
         numbers.desired = each.policy.status.desiredNodes or 0
-        numbers.orphans = len(found.census.orphans)
+        numbers.orphans = len(found.census.orphans) + len(found.census.strays)
         numbers.unmet = Counter(str(one.reason) for one in found.unmet)
         uses = self._uses()
         low = each.spec.scaleDownThreshold
@@ -538,7 +677,7 @@ class Controller:
             status.lastScaleDownTime, each.spec.scaleDownCooldownSeconds, each
         )
         for action in found.actions:
-            if action.action in {"ScaleDown", "Replace"}:
+            if action.action in _RETURNED:
                 self.metrics.count_action("scale_down", "", action.nodes)
         self.metrics.policies[each.policy.metadata.name] = numbers
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -142,6 +143,41 @@ def list_open(records: Iterable[LaunchRecord], census: Census) -> tuple[LaunchRe
     """Return records that still matter: some of their nodes are neither complete nor gone."""
     open_ids = {each.request_id for each in census.nodes if each.is_in_flight}
     return tuple(each for each in records if not each.sent or each.requestID in open_ids)
+
+
+def settle_unwanted(
+    policy: AutoscalingPolicy, records: Iterable[LaunchRecord], census: Census, since: dict[str, float], *,
+    now_s: float, wait_s: float,
+) -> tuple[LaunchRecord, ...]:  # fmt: skip
+    """Return the records without launches that were not sent, or not answered, and whose pool the policy has no more.
+
+    They are never sent again. What the cloud bought for one shows in its list within `wait_s`; then the record counts
+    as sent. `since`: request -> when its pool was missing first.
+    """
+    pools = {pool.name for pool in policy.spec.nodePools}
+    listed = Counter(each.request_id for each in census.nodes if each.instance is not None)
+    found, waiting = [], set()
+    for record in records:
+        count = listed[record.requestID]
+        if record.sent or record.pool in pools:
+            found.append(record)
+        elif count:
+            found.append(msgspec.structs.replace(record, sent=True, count=count))
+        elif now_s - min(since.setdefault(record.requestID, now_s), now_s) < wait_s:
+            waiting.add(record.requestID)
+            found.append(record)
+        else:
+            log.info("launch_dropped", policy=policy.metadata.name, request=record.requestID, pool=record.pool)
+    for gone in since.keys() - waiting:
+        del since[gone]
+    return tuple(found)
+
+
+def without_dropped(census: Census, records: Iterable[LaunchRecord]) -> Census:
+    """Return the census without nodes that were only requested and whose record is dropped."""
+    kept = {each.requestID for each in records}
+    nodes = tuple(each for each in census.nodes if each.instance is not None or each.request_id in kept)
+    return replace(census, nodes=nodes)
 
 
 def learn(memory: LaunchMemory, launched: Launched) -> LaunchMemory:

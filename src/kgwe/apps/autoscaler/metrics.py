@@ -60,6 +60,8 @@ class Metrics(Collector):
         self.errors = 0
         self.last_round_s = 0.0
         self.launch_errors: Counter[str] = Counter()
+        self.ownerless: dict[str, int] = {}
+        """Instances without a policy, by provider."""
         self.timeouts: dict[str, int] = {}
         """By provider."""
         self.round_s = Histogram(f"{_PREFIX}_reconcile_duration_seconds", "Duration of a round", registry=self.registry)
@@ -158,7 +160,17 @@ class Metrics(Collector):
         yield _gauge("desired_node_count", "Nodes wanted", sum(each.desired for each in numbers))
         yield _gauge("pending_pods", "GPU pods without a place", self.pending_pods)
         yield _gauge("underutilized_nodes", "Nodes whose GPUs do little", sum(each.underused for each in numbers))
-        yield _gauge("orphaned_instances", "Instances that no purchase explains", sum(each.orphans for each in numbers))
+        yield _gauge(
+            "orphaned_instances",
+            "Instances that no purchase, pool or policy explains",
+            sum(each.orphans for each in numbers) + sum(self.ownerless.values()),
+        )
+        ownerless = GaugeMetricFamily(
+            f"{_PREFIX}_instances_without_policy", "Instances whose policy is gone", labels=["provider"]
+        )
+        for provider, count in sorted(self.ownerless.items()):
+            ownerless.add_metric([provider], count)
+        yield ownerless
         yield _gauge("spot_termination_warnings", "Nodes with a notice of their provider", self.warnings)
         if self.use is not None:
             yield _gauge("cluster_utilization", "Fraction of GPUs in use", self.use)

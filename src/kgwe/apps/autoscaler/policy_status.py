@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.autoscaler.census import Census
     from kgwe.apps.autoscaler.pool_offers import PolicyOffers
+    from kgwe.cloud.provider import Instance
     from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy
     from kgwe.kube.client.client import KubeClient
     from kgwe.scaling.purchase.orders import PurchaseOrder
@@ -39,6 +40,7 @@ _HOURS_PER_MONTH: Final = 730
 _MOST_ACTIONS: Final = 32
 _MOST_LISTED: Final = 32
 _MOST_TEXT: Final = 1024
+_MOST_NAMES: Final = 5
 _SCALED_UP: Final = frozenset({"ScaleUp"})
 _SCALED_DOWN: Final = frozenset({"ScaleDown", "Replace"})
 
@@ -124,7 +126,7 @@ def build_status(policy: AutoscalingPolicy, found: Findings, now_s: float) -> Au
             KeptNode(name, str(reason), message[:_MOST_TEXT])
             for name, (reason, message) in sorted(found.kept.items())[:_MOST_LISTED]
         ),
-        orphans=tuple(sorted(each.provider_id for each in census.orphans)[:_MOST_LISTED]),
+        orphans=tuple(sorted(each.provider_id for each in (*census.orphans, *census.strays))[:_MOST_LISTED]),
         actions=(*reversed(found.actions), *old.actions)[:_MOST_ACTIONS],
         observedGeneration=policy.metadata.generation,
         conditions=_build_conditions(policy, found, now),
@@ -193,14 +195,26 @@ def _build_conditions(policy: AutoscalingPolicy, found: Findings, now: str) -> t
         ready = Condition("Ready", "False", "CloudFails", "; ".join(found.failures)[:_MOST_TEXT])
     else:
         ready = Condition("Ready", "True", "Acting", found.note[:_MOST_TEXT])
-    orphans = found.census.orphans
-    owned = Condition(
-        "OrphansFound",
-        "True" if orphans else "False",
-        "InstancesWithoutNode" if orphans else "None",
-        f"{len(orphans)} instances that no purchase explains have not joined" if orphans else "",
-    )
+    owned = _describe_orphans(policy, found.census)
     return set_conditions(policy.status.conditions, (ready, owned), policy.metadata.generation, now)
+
+
+def _describe_orphans(policy: AutoscalingPolicy, census: Census) -> Condition:
+    orphans, strays = census.orphans, census.strays
+    said = [f"{len(orphans)} instances that no purchase explains have not joined"] if orphans else []
+    if strays:
+        said.append(describe_strays(policy, strays))
+    reason = "PoolRemoved" if strays else "InstancesWithoutNode" if orphans else "None"
+    return Condition("OrphansFound", "True" if said else "False", reason, "; ".join(said)[:_MOST_TEXT])
+
+
+def describe_strays(policy: AutoscalingPolicy, strays: Sequence[Instance]) -> str:
+    """Return what becomes of instances whose pool the policy no longer has."""
+    pools = ", ".join(sorted({each.pool for each in strays})[:_MOST_NAMES])
+    what = "they are drained and returned when they are idle"
+    if not policy.spec.scaleDown.enabled:
+        what = "they stay, as scaleDown.enabled is false"
+    return f"{len(strays)} instances are of pools that nodePools no longer has ({pools}): {what}"
 
 
 def set_conditions(

@@ -58,7 +58,15 @@ def preview_round(
     seated: set[str] = set()
     for policy in sorted(policies, key=lambda each: (each.metadata.creationTimestamp or "", each.metadata.name)):
         instances = tuple(_list_instances(policy, nodes.values()))
-        census = CensusTaker().take(policy, instances, nodes, busy=pods.busy, now_s=now_s, settle_s=60.0)
+        census = CensusTaker().take(
+            policy,
+            instances,
+            nodes,
+            busy=pods.busy,
+            now_s=now_s,
+            settle_s=60.0,
+            strays=frozenset(each.provider_id for each in instances),
+        )
         masked = frozenset(each.name for each in census.nodes if each.node is not None and each.is_in_flight)
         timeout_s = 0.0 if at_once else policy.spec.pendingPodTimeoutSeconds
         demand = find_demand(view, masked, timeout_s, now_s, is_tried=at_once, without=frozenset(seated))

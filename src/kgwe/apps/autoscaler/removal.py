@@ -104,10 +104,14 @@ def plan_scale_down(
     found = plan_removals(demand.fleet.engine, running, known, node_pods.read_budgets(view), settings)
     kept = {name: why for name, why in found.kept.items() if why[0] is not Keep.NOT_OWNED}
     removals = tuple(each for each in found.removals if each.node not in demand.expected)
-    allowed = max(len(known) - spec.minNodes, 0)
-    for each in removals[allowed:]:
+    # Nodes of pools that are gone are above any size that is wanted.
+    astray = {each.name for each in census.nodes if each.key in census.stray_keys}
+    own = [each for each in removals if each.node not in astray]
+    allowed = max(len(known.keys() - astray) - spec.minNodes, 0)
+    for each in own[allowed:]:
         kept[each.node] = (Keep.LEAST, policy.metadata.name)
-    return RemovalPlan(removals[:allowed], kept)
+    too_many = {each.node for each in own[allowed:]}
+    return RemovalPlan(tuple(each for each in removals if each.node not in too_many), kept)
 
 
 def find_drains_to_undo(census: Census, asks: Sequence[Ask], view: View) -> list[BoughtNode]:

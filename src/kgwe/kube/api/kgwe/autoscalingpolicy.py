@@ -311,7 +311,7 @@ class AutoscalingPolicyStatus(ApiStruct, frozen=True):
     kept: Annotated[tuple[KeptNode, ...], about("Nodes that stay, with the reason.", max_items=32)] = ()
     orphans: Annotated[
         tuple[Annotated[str, about("Instance.")], ...],
-        about("Instances that the provider lists and that no purchase or node explains.", max_items=64),
+        about("Instances that the provider lists and that no purchase, node or pool explains.", max_items=64),
     ] = ()
     actions: Annotated[tuple[ScaleAction, ...], about("What was done last, the newest first.", max_items=32)] = ()
     observedGeneration: Annotated[int, about("The metadata.generation this status is about.", ge=0)] = 0
