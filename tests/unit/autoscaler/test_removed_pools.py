@@ -226,9 +226,9 @@ def test_a_removed_node_of_a_deleted_policy_is_deleted_when_every_cloud_says_it_
             raise LaunchError(LaunchErrorKind.TRANSIENT, "no answer")
 
         mark = {marks.REMOVAL: "2026-01-01T00:00:00Z"}
-        for name, owner, annotations in (("removed", "gone", mark), ("kept", "gone", {}), ("foreign", "", mark)):
+        for name, owner, said in (("removed", "gone", mark), ("kept", "gone", {}), ("foreign", "", mark)):
             labels = {marks.OWNER_LABEL: owner} if owner else {}
-            meta = {"name": name, "labels": labels, "annotations": annotations}
+            meta = {"name": name, "labels": labels, "annotations": said}
             await bed.client.create(resources.NODE, {"metadata": meta, "spec": {"providerID": f"kwok://{name}"}})
         await bed.settle()
         with monkeypatch.context() as broken:
