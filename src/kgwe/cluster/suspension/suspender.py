@@ -82,6 +82,8 @@ class Suspender:
         spec = _stop_spec(owner)
         try:
             await self._patch(owner, notes | notice | _stop_note(owner, now_s), spec)
+        except Forbidden:
+            raise
         except errors.Permanent:
             # Annotations have a size, and a tenant can fill them: the object is stopped without a record, and its owner
             # resumes it.
