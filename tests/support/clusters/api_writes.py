@@ -27,6 +27,6 @@ async def count_settled(bed: Bed, *resources: str) -> Counter[str]:
 
 
 async def count(bed: Bed) -> Counter[str]:
-    """Accepted writes. One that was decided on a stale view is refused and repeated, which a busy machine makes likely."""
+    """Writes without conflicts: on a busy machine a write from a stale view is refused and repeated."""
     lines = (await bed.client.request("GET", "/metrics")).decode().splitlines()
     return apiwrites.count_writes("\n".join(line for line in lines if 'code="409"' not in line))
