@@ -16,7 +16,7 @@ class ProblemDocument(msgspec.Struct, frozen=True):
 
 
 class Problem(errors.KgweError):
-    """An error that a client is told."""
+    """An error in the response to a client."""
 
     def __init__(self, status: int, title: str, detail: str = "", headers: dict[str, str] | None = None) -> None:
         super().__init__(f"{title}: {detail}" if detail else title)

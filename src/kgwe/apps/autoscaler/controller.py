@@ -314,7 +314,7 @@ class Controller:
         return _Round(policy, provider, Findings(census, PolicyOffers((), ())), now_s, memory, acts)
 
     def _count_interruptions(self, memory: _PolicyMemory, census: Census, now_s: float) -> None:
-        """Count spot instances that are gone although nobody removed them."""
+        """Count spot instances that are gone and that KGWE did not remove."""
         present = {each.key: each.offer.pool for each in census.nodes if each.offer.capacity_type == "spot"}
         lost = [each for each in memory.spot if each not in present and each not in memory.leaving]
         self.metrics.interruptions += len(lost)

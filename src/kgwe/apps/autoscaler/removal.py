@@ -141,7 +141,7 @@ def is_broken(node: core.Node) -> bool:
 
 
 async def skip_checkpoint(_node: str, _pods: Sequence[core.Pod], /) -> None:
-    """Ask nobody for a checkpoint."""
+    """Request no checkpoint."""
 
 
 class Remover:

@@ -96,7 +96,7 @@ class AzureClient:
         return await self._run(lambda: self._client.virtual_machine_scale_sets.get(group, name))
 
     async def update_set(self, name: str, change: Any, etag: str) -> None:
-        """Change a scale set if nobody else has changed it meanwhile, and wait for the end."""
+        """Change a scale set if no other client has changed it meanwhile, and wait for the end."""
         from azure.core import MatchConditions  # noqa: PLC0415 -- an extra
 
         def act() -> None:

@@ -1,7 +1,7 @@
 """What a GPUBudget says, read once for all processes. A budget that cannot be read has a problem, and no effect.
 
 Budgets are written by cluster operators. Those that reach beyond their namespace count only in one namespace, so that a
-namespace's administrator who may write budgets there limits nobody else.
+namespace's administrator who may write budgets there limits no other namespace.
 """
 
 from __future__ import annotations

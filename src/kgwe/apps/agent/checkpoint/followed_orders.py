@@ -65,7 +65,7 @@ class CheckpointOrders:
         self.informer.on_change(self._handle_orders)
 
     def on_gpunode(self, change: Change[GPUNode]) -> None:
-        """Take over what an earlier agent of this node reported: nobody is asked twice."""
+        """Take over what an earlier agent of this node reported: no pod gets an order twice."""
         if self._written is None and change.new is not None:
             self._written = orders.decode_reports(change.new.metadata.annotations.get(orders.REPORT_ANNOTATION))
             self._reports = {name: dict(pods) for name, pods in self._written.items()} | self._reports
