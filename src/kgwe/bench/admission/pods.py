@@ -113,19 +113,21 @@ async def create_many(
 
 
 async def create_steadily(
-    client: KubeClient, namespace: str, *, per_second: float, is_over: Callable[[], bool], timeout_s: float
-) -> Burst:
-    """Create pods at a rate until it is over."""
-    burst, tasks = Burst(), set[asyncio.Task[None]]()
+    client: KubeClient, namespaces: Sequence[str], *, per_second: float, is_over: Callable[[], bool], timeout_s: float
+) -> dict[str, Burst]:
+    """Create pods at a rate, in turns in each namespace, until it is over."""
+    bursts, tasks = {each: Burst() for each in namespaces}, set[asyncio.Task[None]]()
+    turns = itertools.cycle(namespaces)
     end, following = time.monotonic() + timeout_s, time.monotonic()
     while not is_over() and time.monotonic() < end:
-        task = asyncio.create_task(create_pod(client, namespace, burst))
+        namespace = next(turns)
+        task = asyncio.create_task(create_pod(client, namespace, bursts[namespace]))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         following += 1 / per_second
         await asyncio.sleep(max(following - time.monotonic(), 0.0))
     await asyncio.gather(*tasks)
-    return burst
+    return bursts
 
 
 async def delete_pods(client: KubeClient, namespaces: Sequence[str], timeout_s: float) -> None:
