@@ -28,7 +28,7 @@ from kgwe.cli.bench import (
     store,
     waste,
 )
-from kgwe.cli.bench.cost import budgets, cost, pricesplit
+from kgwe.cli.bench.cost import budgets, cost, pricesplit, savings
 from kgwe.cli.bench.forecast import demand, eta, predictor
 from kgwe.cli.bench.optimizer import outage, recommendations
 from kgwe.cli.bench.scaling import autoscaler, scaledown, spot
@@ -77,6 +77,7 @@ for each in (
     recommendations,
     recovery,
     rightsize,
+    savings,
     scaledown,
     shares,
     spot,

@@ -75,6 +75,12 @@ def load_return(store: str, statement: Statement, inputs: Inputs) -> Return:
     return Return(tuple(sources), monthly * seconds // _MONTH_S, monthly)
 
 
+def make_return(investment: str, seconds: int, saved: int, origin: str) -> Return:
+    """Return the gain of one source of savings over a time."""
+    monthly = money.parse_dollars(investment)
+    return Return((Source(saved, origin),), monthly * seconds // _MONTH_S, monthly)
+
+
 def _load_verified(store: str, start_s: int, end_s: int) -> Source:
     """Return what followed recommendations saved within a window, as the optimizer verified it."""
     with HistoryStore.open(store, read_only=True) as history:

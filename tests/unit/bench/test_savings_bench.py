@@ -1,0 +1,53 @@
+"""The savings report beside a simulated week: a ledger of what ran, and a simulation of what would have run."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kgwe import errors
+from kgwe.bench.cost import savings, week
+from kgwe.cli.cost.savings import savings as command
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory):
+    path = str(tmp_path_factory.mktemp("savings") / "cost.db")
+    return path, savings.record_week(week.make_jobs(400, seed=3), path)
+
+
+def test_the_report_finds_the_recorded_week_and_its_nodes(recorded, capsys):
+    path, truth = recorded
+    command(store=path, last="7d", output="json", replays=3, roi=True, investment="100")
+    told = msgspec.json.decode(capsys.readouterr().out)
+    assert abs(float(told["recorded"]) - truth.recorded / 1e6) < 0.01
+    # A small week varies by several percent; `kgwe bench savings` measures a large one.
+    assert abs(float(told["baseline"]) / (truth.baseline / 1e6) - 1) < 0.15
+    assert abs(sum(map(float, told["steps"].values())) - float(told["baseline"]) + float(told["optimized"])) < 0.01
+    assert 150 <= told["nodeLeadSeconds"] <= 270
+    assert told["nodeIdleSeconds"] == 600
+    assert told["roi"]["sources"][0]["savings"] == told["saved"]
+
+
+def test_the_table_states_method_and_inputs(recorded, capsys):
+    command(store=recorded[0], last="7d", replays=1)
+    told = capsys.readouterr().out
+    assert "method: recorded pods replayed by the placement engine" in told
+    assert "it is returned 600 s after its last pod" in told
+    command(store=recorded[0], last="7d", replays=1, keep_nodes=True, output="csv")
+    assert capsys.readouterr().out.splitlines()[0].startswith("scenario,cost")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"last": "91d"}, "90 days"),
+        ({"keep_nodes": True, "idle_minutes": 5.0}, "exclude"),
+        ({"idle_minutes": -1.0}, "0 or more"),
+        ({"idle_minutes": float("nan")}, "0 or more"),
+        ({"replays": 0}, "1 to 100"),
+    ],
+)
+def test_bad_options_are_refused(recorded, options, words):
+    with pytest.raises(errors.Permanent, match=words):
+        command(store=recorded[0], **options)
