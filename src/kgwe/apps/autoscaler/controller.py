@@ -19,13 +19,15 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.autoscaler import launches, marks, node_pods, policy_status, removal
-from kgwe.apps.autoscaler.census import BoughtNode, Census, CensusTaker, Strays, find_strays
+from kgwe.apps.autoscaler.census import BoughtNode, CensusTaker, Strays, find_strays
 from kgwe.apps.autoscaler.demand import Demand, find_demand
 from kgwe.apps.autoscaler.metrics import PolicyNumbers
 from kgwe.apps.autoscaler.policy_status import Findings
 from kgwe.apps.autoscaler.pool_offers import PolicyOffers, read_offers
 from kgwe.apps.autoscaler.providers import TimedProvider
 from kgwe.apps.autoscaler.purchase import PurchaseRound
+from kgwe.apps.autoscaler.spot.advisor import WORDS, SpotAdvisor
+from kgwe.apps.autoscaler.spot.observer import SpotObserver
 from kgwe.cloud.provider import InstanceState, LaunchError
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy, AutoscalingPolicySpec, ScaleAction
@@ -35,6 +37,7 @@ from kgwe.kube.translate import podspec
 from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.scaling.launch_memory import LaunchMemory, Offer, Setback
 from kgwe.scaling.lifecycle import EXISTING, NodeFacts, Stage
+from kgwe.scaling.spot.choice import PlanBook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +58,6 @@ log = structlog.get_logger(__name__)
 FIELD_MANAGER: Final = "kgwe-autoscaler"
 #: How often a purchase is planned again in one round after the cloud refused a part of it.
 _FALLBACKS: Final = 6
-_DAY_S: Final = 86_400.0
 _MOST_LOGGED: Final = 10
 #: Actions that return nodes to the cloud.
 _RETURNED: Final = frozenset({"ScaleDown", "Replace"})
@@ -67,10 +69,10 @@ class _PolicyMemory:
 
     taker: CensusTaker = field(default_factory=CensusTaker)
     idle: removal.IdleClock = field(default_factory=removal.IdleClock)
-    spot: dict[str, str] = field(default_factory=dict)
-    """Spot instances seen in the last round: id -> pool."""
-    leaving: set[str] = field(default_factory=set)
-    interrupted: list[float] = field(default_factory=list)
+    spot: SpotObserver = field(default_factory=SpotObserver)
+    plans: PlanBook = field(default_factory=PlanBook)
+    choices: dict[str, str] = field(default_factory=dict)
+    """Owner -> spot, wait or on-demand, as announced last."""
     strays: frozenset[str] = frozenset()
     """Instances of removed pools that were reported."""
     unwanted: dict[str, float] = field(default_factory=dict)
@@ -246,7 +248,10 @@ class Controller:
     ) -> _Round:
         now_s = self._clock()
         provider = self._providers[policy.spec.provider]
-        memory = self._policies.setdefault(policy.metadata.name, _PolicyMemory())
+        memory = self._policies.get(policy.metadata.name)
+        if memory is None:
+            memory = _PolicyMemory(spot=SpotObserver.restore(policy.status))
+            self._policies[policy.metadata.name] = memory
         census = memory.taker.take(
             policy,
             instances,
@@ -266,8 +271,11 @@ class Controller:
             problems=list(offers.problems),
             use=measure_use(self._cluster.view.fleet.snapshot),
         )
-        self._count_interruptions(memory, census, now_s)
-        found.interruptions = len(memory.interrupted)
+        self.metrics.interruptions += memory.spot.observe(
+            census, found.memory, now_s, generation=policy.metadata.generation, returned=provider.returned
+        )
+        found.spot = memory.spot
+        memory.plans.begin_round()
         acts = policy.spec.enabled and not policy.spec.dryRun and not self._dry_run
         return _Round(policy, provider, found, now_s, memory, acts)
 
@@ -312,15 +320,6 @@ class Controller:
         # A policy that cannot be read may have the pool.
         acts = not self._dry_run and not self._cluster.has_unread_policies
         return _Round(policy, provider, Findings(census, PolicyOffers((), ())), now_s, memory, acts)
-
-    def _count_interruptions(self, memory: _PolicyMemory, census: Census, now_s: float) -> None:
-        """Count spot instances that are gone and that KGWE did not remove."""
-        present = {each.key: each.offer.pool for each in census.nodes if each.offer.capacity_type == "spot"}
-        lost = [each for each in memory.spot if each not in present and each not in memory.leaving]
-        self.metrics.interruptions += len(lost)
-        memory.interrupted = [at for at in memory.interrupted if at > now_s - _DAY_S] + [now_s] * len(lost)
-        memory.spot = {key: pool for key, pool in present.items() if "://" in key or key.startswith("/")}
-        memory.leaving = {each.key for each in census.list_in(Stage.REMOVING)}
 
     def _find_demand(self, rounds: Sequence[_Round], ownerless: Sequence[_Round]) -> Demand:
         masked = frozenset(
@@ -436,7 +435,19 @@ class Controller:
             note = f"{action.pool}: {action.reason}" if action.pool else action.reason
             self._record(Event(resources.AUTOSCALING_POLICY, policy.metadata, kind, action.action, note, "Scale"))
         self._report_strays(each)
+        self._announce_choices(each)
         self._set_metrics(each)
+
+    def _announce_choices(self, each: _Round) -> None:
+        """Say on work that waits what is bought for it, when that has changed."""
+        choices = {owner: WORDS[verdict.choice] for owner, verdict in each.found.verdicts.items()}
+        for owner, choice in choices.items():
+            target = self._cluster.view.state.owners.event_target(owner)
+            if each.acts and target is not None and each.memory.choices.get(owner) != choice:
+                verdict = each.found.verdicts[owner]
+                note = f"{choice}: {verdict.message}"
+                self._record(Event(target.resource, target.meta, "Normal", verdict.reason, note, "Scale"))
+        each.memory.choices = choices
 
     def _report_strays(self, each: _Round) -> None:
         """Say once that instances of a removed pool are still paid for."""
@@ -527,11 +538,14 @@ class Controller:
         """Buy for what waits; offers that the cloud refuses are left out, and the rest is planned again."""
         found = each.found
         seated: set[str] = set()
+        advisor = SpotAdvisor(self._cluster.view, each.memory.spot.offers, each.now_s, each.memory.plans)
         for _ in range(_FALLBACKS):
-            planned = PurchaseRound(each.policy, found.offers, found.census, found.memory, each.now_s).plan(demand)
+            planned = PurchaseRound(
+                each.policy, found.offers, found.census, found.memory, each.now_s, advisor=advisor
+            ).plan(demand)
             found.orders = found.orders or planned.orders
-            found.unmet = planned.unmet
-            seated = set(planned.seated)
+            found.unmet, found.verdicts = planned.unmet, planned.verdicts
+            seated = set(planned.settled)
             if not planned.orders or not each.acts:
                 return seated
             wait_s = self._find_cooldown(each.policy.status.lastScaleUpTime, each.spec.scaleUpCooldownSeconds, each)

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from kgwe.apps.autoscaler.spot.advisor import WORDS
+from kgwe.apps.autoscaler.spot.observer import SpotObserver
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.api.kgwe.autoscalingpolicy import (
     AutoscalingPolicyStatus,
     BlockedOffer,
+    CapacityChoice,
     KeptNode,
     LaunchRecord,
     PlannedNodes,
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from kgwe.scaling.purchase.orders import PurchaseOrder
     from kgwe.scaling.purchase.pools import Unmet
     from kgwe.scaling.removal import Keep
+    from kgwe.scaling.spot.choice import Verdict
 
 _MICROS: Final = 1_000_000
 _HOURS_PER_MONTH: Final = 730
@@ -65,7 +69,9 @@ class Findings:
     """What the cloud did not do."""
     pending_pods: int = 0
     use: float | None = None
-    interruptions: int = 0
+    spot: SpotObserver = field(default_factory=SpotObserver)
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    """Owner -> spot, wait or on-demand, and why."""
     note: str = ""
     """Why nothing is done, if so."""
 
@@ -109,7 +115,7 @@ def build_status(policy: AutoscalingPolicy, found: Findings, now_s: float) -> Au
         lastScaleDownTime=now if downs else old.lastScaleDownTime,
         lastScaleAction=f"{last.action} {last.pool}".strip() if last is not None else old.lastScaleAction,
         lastScaleReason=last.reason if last is not None else old.lastScaleReason,
-        spotInterruptions=found.interruptions,
+        spotInterruptions=found.spot.count_interruptions(),
         estimatedMonthlyCost=format_dollars(cost * _HOURS_PER_MONTH),
         estimatedMonthlySavings=format_dollars(saved * _HOURS_PER_MONTH),
         predictiveScaling=old.predictiveScaling,
@@ -122,6 +128,12 @@ def build_status(policy: AutoscalingPolicy, found: Findings, now_s: float) -> Au
             for each in found.unmet[:_MOST_LISTED]
         ),
         blocked=tuple(_list_blocked(found.memory, policy, now_s)),
+        choices=tuple(
+            CapacityChoice(found.names.get(owner, owner), WORDS[each.choice], each.reason, each.message[:_MOST_TEXT])
+            for owner, each in list(found.verdicts.items())[:_MOST_LISTED]
+        ),
+        observedSpot=found.spot.export(frozenset(pool.name for pool in policy.spec.nodePools), now_s),
+        interruptions=found.spot.interruptions,
         kept=tuple(
             KeptNode(name, str(reason), message[:_MOST_TEXT])
             for name, (reason, message) in sorted(found.kept.items())[:_MOST_LISTED]

@@ -15,6 +15,8 @@ from kgwe.apps.autoscaler.policy_status import Findings, build_status
 from kgwe.apps.autoscaler.pool_offers import read_offers
 from kgwe.apps.autoscaler.purchase import PurchaseRound
 from kgwe.apps.autoscaler.removal import IdleClock, plan_scale_down
+from kgwe.apps.autoscaler.spot.advisor import SpotAdvisor
+from kgwe.apps.autoscaler.spot.observer import SpotObserver
 from kgwe.cloud.provider import CapacityType, Instance, InstanceState
 from kgwe.kube.api import timestamp
 
@@ -72,13 +74,16 @@ def preview_round(
         demand = find_demand(view, masked, timeout_s, now_s, is_tried=at_once, without=frozenset(seated))
         offers = read_offers(policy, book, view.fleet.snapshot.nodes, now_s)
         memory = policy_status.restore_memory([policy])
-        planned = PurchaseRound(policy, offers, census, memory, now_s).plan(demand)
-        seated |= planned.seated
+        spot = SpotObserver.restore(policy.status)
+        advisor = SpotAdvisor(view, spot.offers, now_s)
+        planned = PurchaseRound(policy, offers, census, memory, now_s, advisor=advisor).plan(demand)
+        seated |= planned.settled
         idle_s = IdleClock().observe([each.name for each in census.nodes], pods.busy, now_s)
         removals = plan_scale_down(policy, view, demand, census=census, pods=pods, idle_s=idle_s, uses={}, now_s=now_s)
         findings = Findings(
             census, offers, policy.status.launches, policy.status.sequence, memory, planned.orders, planned.unmet,
             removals.kept, demand.names, problems=list(offers.problems), pending_pods=demand.pending_pods,
+            spot=spot, verdicts=planned.verdicts,
         )  # fmt: skip
         prices = {each.offer: each.price_micro for each in offers.offers}
         price = sum(prices.get(order.offer, 0) * order.count for order in planned.orders)

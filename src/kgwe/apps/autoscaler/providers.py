@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 #: A call that has not returned after so many time-outs is given up, and the cloud is asked again.
 _PATIENCE: Final = 10.0
+#: Instances given back that are remembered.
+_MOST_RETURNED: Final = 4096
 
 
 class TimedProvider:
@@ -36,6 +38,8 @@ class TimedProvider:
         self._late: dict[str, tuple[asyncio.Task[Any], float]] = {}
         """Call -> the one that has not returned, and when it was late."""
         self.timeouts = 0
+        self.returned: dict[str, None] = {}
+        """Instances that this process gave back, the last ones."""
 
     @property
     def name(self) -> str:
@@ -56,6 +60,9 @@ class TimedProvider:
         return tuple(await self._call("list_instances", self._inner.list_instances()))
 
     async def terminate(self, provider_ids: Collection[str]) -> None:
+        self.returned.update(dict.fromkeys(provider_ids))
+        for old in list(self.returned)[:-_MOST_RETURNED]:
+            del self.returned[old]
         await self._call("terminate", self._inner.terminate(provider_ids))
 
     async def list_notices(self) -> tuple[InterruptionNotice, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kgwe.placement.fleet.snapshot import Snapshot
@@ -14,6 +14,7 @@ from kgwe.scaling.lifecycle import EXISTING
 from kgwe.scaling.purchase.orders import PurchaseOrder, make_orders
 from kgwe.scaling.purchase.planner import LEAF, PurchasePlanner
 from kgwe.scaling.purchase.pools import NodePool, PurchasePlan, Unmet, UnmetReason
+from kgwe.scaling.spot.deadline import Choice
 from kgwe.scaling.templates import make_copy
 
 if TYPE_CHECKING:
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from kgwe.apps.autoscaler.census import Census
     from kgwe.apps.autoscaler.demand import Demand
     from kgwe.apps.autoscaler.pool_offers import PolicyOffers, PoolOffer
+    from kgwe.apps.autoscaler.spot.advisor import SpotAdvisor
     from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy
     from kgwe.placement.fleet.node import Node
     from kgwe.placement.live.scratch import ScratchFleet
     from kgwe.placement.planning.ask import Ask
     from kgwe.scaling.launch_memory import LaunchMemory, Offer
+    from kgwe.scaling.spot.choice import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +40,30 @@ class ScaleUp:
     unmet: tuple[Unmet, ...] = ()
     seated: frozenset[str] = frozenset()
     """Owners that the plan, or nodes in flight, have a place for."""
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    """Owner -> spot, wait or on-demand, and why."""
+
+    @property
+    def settled(self) -> frozenset[str]:
+        """Owners for which no other policy buys: they have a place, or wait for spot."""
+        return self.seated | {owner for owner, each in self.verdicts.items() if each.choice is Choice.WAIT}
 
 
 class PurchaseRound:
     """Plans one purchase of one policy."""
 
     def __init__(
-        self, policy: AutoscalingPolicy, offers: PolicyOffers, census: Census, memory: LaunchMemory, now_s: float
+        self,
+        policy: AutoscalingPolicy,
+        offers: PolicyOffers,
+        census: Census,
+        memory: LaunchMemory,
+        now_s: float,
+        *,
+        advisor: SpotAdvisor,
     ) -> None:
         self._policy = policy
+        self._advisor = advisor
         self._census = census
         self._usable = [
             each for each in offers.offers if memory.find_block(each.offer, now_s, policy.metadata.generation) is None
@@ -70,16 +88,59 @@ class PurchaseRound:
         floors = self._list_floor_orders()
         if not asks:
             return ScaleUp(orders=floors)
-        near = frozenset(ask.owner for ask in asks if _is_near(ask))
         # What is bought for least sizes serves what waits as well.
         in_flight = self._list_in_flight() | self._copy_orders(floors)
+        found = self._plan_advised(asks, in_flight, demand.fleet)
+        return replace(found, orders=(*floors, *found.orders))
+
+    def _plan_advised(
+        self, asks: tuple[Ask, ...], in_flight: dict[str, tuple[Node, str]], existing: ScratchFleet
+    ) -> ScaleUp:
+        """Plan with the choice between spot, waiting and on-demand. Spot above the share of a pool counts as away."""
+        coming = self._find_coming(asks, in_flight, existing)
+        ordinary = tuple(ask for ask in asks if ask.owner in coming)
+        others = tuple(ask for ask in asks if ask.owner not in coming)
+        room, left = dict(self._room), self._left
+        refused: set[str] = set()
+        while True:
+            advised = self._advisor.advise(others, self._usable, self._all.offers, refused)
+            found = self._plan_tiers((*ordinary, *advised.asks), in_flight, existing)
+            limited = {each.owner for each in found.unmet if each.reason is UnmetReason.LIMIT} - refused
+            limited &= {owner for owner, each in advised.verdicts.items() if each.choice is Choice.SPOT}
+            if not limited:
+                break
+            refused |= limited
+            self._room, self._left = dict(room), left
+        waiting = tuple(
+            Unmet(owner, UnmetReason.WAITS_FOR_SPOT, each.message) for owner, each in advised.waiting.items()
+        )
+        return replace(found, unmet=(*found.unmet, *waiting), verdicts=advised.verdicts)
+
+    def _find_coming(
+        self, asks: tuple[Ask, ...], in_flight: dict[str, tuple[Node, str]], existing: ScratchFleet
+    ) -> frozenset[str]:
+        """Return owners whose nodes are coming: they keep them, whatever becomes of spot meanwhile."""
+        owners = {ask.owner for ask in asks if self._advisor.is_advised(ask)} if in_flight else set()
+        if not owners:
+            return frozenset()
+        limits = {str(each.offer): min(self._room[each.offer.pool], self._left) for each in self._usable}
+        plan = self._plan_once(self._usable, limits, asks, in_flight, existing)
+        fresh = {node.name for _, node in plan.nodes}
+        return frozenset(
+            owner for owner, seats in plan.seats.items() if owner in owners and fresh.isdisjoint(s.node for s in seats)
+        )
+
+    def _plan_tiers(
+        self, asks: tuple[Ask, ...], in_flight: dict[str, tuple[Node, str]], existing: ScratchFleet
+    ) -> ScaleUp:
+        near = frozenset(ask.owner for ask in asks if _is_near(ask))
         priorities = sorted({each.pool.priority for each in self._usable}, reverse=True)
-        orders, waiting = list(floors), asks
-        seated: set[str] = set()
+        orders: list[PurchaseOrder] = []
+        waiting, seated = asks, set[str]()
         unmet: tuple[Unmet, ...] = ()
         for least in priorities or [0]:
             offers = [each for each in self._usable if each.pool.priority == least]
-            plan = self._plan_tier(offers, waiting, in_flight, demand.fleet)
+            plan = self._plan_tier(offers, waiting, in_flight, existing)
             orders += make_orders(plan, {str(each.offer): each.offer for each in offers}, near)
             for pool, _ in plan.nodes:
                 self._room[self._by_name[pool].offer.pool] -= 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kgwe.apps.autoscaler.preview import Preview
-    from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy
+    from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy, AutoscalingPolicyStatus
 
 app = App(
     name="scale",
@@ -216,6 +216,7 @@ def _show(found: Sequence[Preview], output: str) -> None:
                 {
                     "policy": each.policy.metadata.name,
                     "plan": msgspec.to_builtins(each.status.plan),
+                    "choices": msgspec.to_builtins(each.status.choices),
                     "unmet": msgspec.to_builtins(each.status.unmet),
                     "blocked": msgspec.to_builtins(each.status.blocked),
                     "pricePerHour": f"{each.price_micro / _MICROS:.2f}",
@@ -239,6 +240,7 @@ def _show(found: Sequence[Preview], output: str) -> None:
     for each in found:
         if each.status.plan:
             terminal.write(f"{each.policy.metadata.name}: {each.price_micro / _MICROS:.2f} per hour in all\n")
+        terminal.write("".join(f"{line}\n" for line in _list_choices(each.policy.metadata.name, each.status)))
         terminal.write(_describe_unmet(each.status))
         problems = [one.message for one in each.status.conditions if one.type == "Ready" and one.status == "False"]
         for problem in problems:
@@ -268,6 +270,7 @@ def _describe_status(policy: AutoscalingPolicy) -> str:
     lines += [
         f"{name}: plans {each.count} × {each.instanceType} of {each.pool} for {each.reason}" for each in told.plan
     ]
+    lines += _list_choices(name, told)
     lines += [
         f"{name}: {each.pool}/{each.instanceType}/{each.zone}/{each.capacityType} pauses until {each.until}:"
         f" {each.kind}: {each.message}"
@@ -277,6 +280,10 @@ def _describe_status(policy: AutoscalingPolicy) -> str:
     lines += [f"{name}: instance {each} is an orphan" for each in told.orphans]
     lines += [f"{name}: {each.message}" for each in told.conditions if each.type == "Ready" and each.message]
     return "".join(f"{line}\n" for line in lines) + _describe_unmet(told)
+
+
+def _list_choices(name: str, told: AutoscalingPolicyStatus) -> list[str]:
+    return [f"{name}: {each.choice} for {each.owner}: {each.reason}: {each.message}" for each in told.choices]
 
 
 def _describe_unmet(told: Any) -> str:

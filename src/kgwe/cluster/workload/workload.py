@@ -18,6 +18,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload, GPUWorkloadSpec, RecoveryPolicy, WorkloadType
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.kube.api.kgwe.warp import Priority, WarpGPUWorkload
+from kgwe.kube.translate import spot_terms
 from kgwe.model.gpu import mig
 from kgwe.model.units import amounts
 from kgwe.model.units.phrasing import shorten
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.warp import WarpGPUWorkloadSpec
     from kgwe.kube.api.meta import Condition, ObjectMeta
     from kgwe.kube.api.resources import Resource
+    from kgwe.kube.translate.spot_terms import SpotTerms
 
 Key = tuple[str, str]
 """(API group, namespace/name) of a workload."""
@@ -192,6 +194,8 @@ class Workload:
     queue: str = ""
     #: whether each of its pods needs a name in DNS, not only rank 0
     names_all: bool = False
+    #: what it says about spot nodes and its deadline; None: nothing
+    spot_terms: SpotTerms | None = None
     #: replicas that the spec asks for
     desired: int = 1
     #: which replica this is; its uid is `meta.uid`, which is the uid of the object for 0
@@ -259,7 +263,7 @@ class Workload:
     def finished(self) -> bool:
         """Whether it ended and was not edited since: an edit of a failed workload starts it again.
 
-        A change of `suspend`, `replicas` or `ttlSecondsAfterFinished` alone is no such edit.
+        A change of `suspend`, `replicas`, `spot` or `ttlSecondsAfterFinished` alone is no such edit.
         """
         if self.status.phase != Phase.FAILED:
             return self.status.phase == Phase.SUCCEEDED
@@ -278,7 +282,7 @@ class Workload:
             return ""
         spec: GPUWorkloadSpec | WarpGPUWorkloadSpec = msgspec.structs.replace(self.spec, suspend=False)
         if isinstance(spec, GPUWorkloadSpec):
-            spec = msgspec.structs.replace(spec, ttlSecondsAfterFinished=None, replicas=1)
+            spec = msgspec.structs.replace(spec, ttlSecondsAfterFinished=None, replicas=1, spot=None)
         return hashlib.blake2b(msgspec.json.encode(spec, order="deterministic"), digest_size=16).hexdigest()
 
 
@@ -367,6 +371,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         ttl_s=spec.ttlSecondsAfterFinished,
         queue=_read_queue(obj),
         names_all=_needs_all_names(obj),
+        spot_terms=spot_terms.from_spec(spec, obj.metadata.annotations),
         desired=spec.replicas,
         spec=spec,
     )

@@ -55,6 +55,8 @@ class UnmetReason(enum.StrEnum):
     """No pool promises so many nodes in one domain of the required level."""
     BUDGET = "BudgetReached"
     """It would cost more per hour than is left."""
+    WAITS_FOR_SPOT = "WaitsForSpot"
+    """Spot nodes are away, and waiting for them is the better choice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import exp
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: Ages in hours at which the rate may change.
 AGES_H: Final = (0.25, 1.0, 4.0)
@@ -73,13 +76,20 @@ class RunHistory:
     def estimate_rates(self, prior: RunRates = TYPICAL, prior_hours: float = 3.0) -> RunRates:
         """Return rates by age. The prior counts as `prior_hours` of observation at every age."""
 
-        def mix(state: int, rates: tuple[float, ...]) -> tuple[float, ...]:
-            return tuple(
-                (ends + prior_hours * rate) / (hours + prior_hours)
-                for ends, hours, rate in zip(self._ends[state], self._hours[state], rates, strict=True)
-            )
+        return RunRates(
+            mix_rates(self._hours[1], self._ends[1], prior.available, prior_hours),
+            mix_rates(self._hours[0], self._ends[0], prior.away, prior_hours),
+        )
 
-        return RunRates(mix(1, prior.available), mix(0, prior.away))
+
+def mix_rates(
+    hours: Sequence[float], ends: Sequence[float], prior: Sequence[float], prior_hours: float
+) -> tuple[float, ...]:
+    """Return ends per hour by age. The prior counts as `prior_hours` of observation at every age."""
+    return tuple(
+        (ended + prior_hours * rate) / (observed + prior_hours)
+        for ended, observed, rate in zip(ends, hours, prior, strict=True)
+    )
 
 
 def pool_rates(histories: list[RunHistory]) -> RunRates:

@@ -52,7 +52,7 @@ def build_ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str
             spot=podrequest.spot_policy(
                 template.get("metadata", {}).get("annotations", {}),
                 policy=needs.spot_policy,
-                preemptible=workload.preemptible,
+                preemptible=workload.preemptible or workload.spot_terms is not None,
                 strategy=workload.strategy,
             ),
         ),

@@ -284,6 +284,41 @@ class KeptNode(ApiStruct, frozen=True):
     message: Annotated[str, about("The pod, budget or pool that is the cause.")] = ""
 
 
+class CapacityChoice(ApiStruct, frozen=True):
+    """What is bought for work that may run on spot nodes, and why."""
+
+    owner: Annotated[str, about("Workload, gang or pod.")]
+    choice: Annotated[str, about("spot, wait or on-demand.")]
+    reason: Annotated[str, about("Why, as one word.")]
+    message: Annotated[str, about("Why, as a sentence.")] = ""
+
+
+class ObservedRuns(ApiStruct, frozen=True):
+    """Hours and ends of runs by age: below 15 minutes, 1 hour, 4 hours, and above."""
+
+    nodes: Annotated[int, about("Nodes of the gang; 0: times in which no node could be bought.", ge=0)] = 0
+    hours: Annotated[tuple[Annotated[float, about("Hours.", ge=0)], ...], about("Hours observed.", max_items=4)] = ()
+    ends: Annotated[tuple[Annotated[float, about("Ends.", ge=0)], ...], about("Runs that ended.", max_items=4)] = ()
+    ageHours: Annotated[float, about("Age of the present run.", ge=0)] = 0.0
+
+
+class ObservedSpot(ApiStruct, frozen=True):
+    """What was observed of one kind of spot nodes: the gang-survival curve, and times without capacity."""
+
+    pool: Annotated[str, about("Node pool.")]
+    instanceType: Annotated[str, about("Instance type.")]
+    zone: Annotated[str, about("Zone.")]
+    runs: Annotated[tuple[ObservedRuns, ...], about("Runs by size of the gang.", max_items=8)] = ()
+
+
+class Interruption(ApiStruct, frozen=True):
+    """Spot nodes that the provider took back at one time."""
+
+    time: Annotated[Timestamp, about("When it was seen.")]
+    pool: Annotated[str, about("Node pool.")]
+    nodes: Annotated[int, about("Nodes.", ge=1)]
+
+
 class AutoscalingPolicyStatus(ApiStruct, frozen=True):
     """The fleet as the policy sees it; a number that is not known is left out, not zero."""
 
@@ -308,6 +343,15 @@ class AutoscalingPolicyStatus(ApiStruct, frozen=True):
     plan: Annotated[tuple[PlannedNodes, ...], about("What the last plan buys.", max_items=64)] = ()
     unmet: Annotated[tuple[UnmetDemand, ...], about("What waits without a purchase.", max_items=32)] = ()
     blocked: Annotated[tuple[BlockedOffer, ...], about("What the provider refused.", max_items=64)] = ()
+    choices: Annotated[
+        tuple[CapacityChoice, ...], about("Spot, wait or on-demand for what waits, with the reason.", max_items=32)
+    ] = ()
+    observedSpot: Annotated[
+        tuple[ObservedSpot, ...], about("What was observed of spot nodes; risks are estimated from it.", max_items=64)
+    ] = ()
+    interruptions: Annotated[
+        tuple[Interruption, ...], about("Spot nodes taken back in the last 24 hours.", max_items=64)
+    ] = ()
     kept: Annotated[tuple[KeptNode, ...], about("Nodes that stay, with the reason.", max_items=32)] = ()
     orphans: Annotated[
         tuple[Annotated[str, about("Instance.")], ...],

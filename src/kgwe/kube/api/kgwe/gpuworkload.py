@@ -7,7 +7,17 @@ from kgwe.kube.api.kgwe.gpu_requirements import GPURequirements
 from kgwe.kube.api.kgwe.gpuworkload_status import DEGRADED_REASON, SUSPENDED, GPUWorkloadStatus
 from kgwe.kube.api.kgwe.podtemplate import POD_TEMPLATE
 from kgwe.kube.api.kgwe.schedulerconfig import DEVICE_MODES
-from kgwe.kube.api.schema import AGE, ApiStruct, Column, CustomObject, Definition, Rule, about, match_pattern
+from kgwe.kube.api.schema import (
+    AGE,
+    ApiStruct,
+    Column,
+    CustomObject,
+    Definition,
+    Rule,
+    Timestamp,
+    about,
+    match_pattern,
+)
 from kgwe.model.units.limits import MAX_GPUS_PER_NODE, MOST_REPLICAS
 
 # Names end up in labels, Job names and host names, all of which stop at a DNS label.
@@ -30,9 +40,37 @@ SPOT_POLICY = about(
     " as any. Require: only spot nodes; the work waits for them. Avoid, one pod: a spot node only when no other node"
     " fits. Avoid, several pods: spot nodes only when no plan without them is good enough. Such a plan has all pods and"
     " keeps preferredLevel. It is at the same level or a lower one, or it has at least half the bandwidth. Left out:"
-    " Allow for work that is preemptible or costOptimized, else Avoid.",
+    " Allow for work that is preemptible, costOptimized or has spot terms, else Avoid.",
     enum=SpotPolicy,
 )
+
+
+class SpotTerms(ApiStruct, frozen=True):
+    """What the autoscaler needs to know to choose between spot, waiting for spot, and on-demand."""
+
+    deadline: Annotated[Timestamp | None, about("When the work must be done.")] = None
+    checkpointIntervalSeconds: Annotated[
+        int | None,
+        about(
+            "How often it saves its work; as much is lost at worst when a node is taken back. Left out: all of it is"
+            " lost, or nothing if its pods have the annotation kgwe.nvidia.io/checkpoint.",
+            ge=1,
+            le=31_536_000,
+        ),
+    ] = None
+    restartSeconds: Annotated[
+        int, about("How long a start takes before the work goes on: images, data, last checkpoint.", ge=0, le=86_400)
+    ] = 180
+    maxWaitSeconds: Annotated[
+        int | None,
+        about(
+            "How long it waits for spot nodes at most; then on-demand nodes are bought. Left out: as the deadline"
+            " allows, or not at all without a deadline.",
+            ge=0,
+            le=31_536_000,
+        ),
+    ] = None
+
 
 SUSPEND = about(
     "Whether it is suspended. Suspended, its pods are stopped, it holds no GPUs, and it does not wait in the queue. Set"
@@ -160,6 +198,16 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
             "inference runs until it is deleted: remove activeDeadlineSeconds and ttlSecondsAfterFinished",
             field=".workloadType",
         ),
+        Rule(
+            "!has(self.spot) || !has(self.spot.deadline) || has(self.expectedDurationSeconds)",
+            "a deadline needs the run time: set expectedDurationSeconds, or remove spot.deadline",
+            field=".spot",
+        ),
+        Rule(
+            "self.workloadType != 'Inference' || !has(self.spot) || !has(self.spot.deadline)",
+            "inference runs until it is deleted: remove spot.deadline",
+            field=".spot",
+        ),
     )
 
     gpuRequirements: GPURequirements
@@ -213,6 +261,10 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
     ] = 0
     preemptible: Annotated[bool, about("Whether workloads of higher priority may stop this one.")] = False
     spotPolicy: Annotated[str, SPOT_POLICY] = ""
+    spot: Annotated[
+        SpotTerms | None,
+        about("Deadline and losses, for the choice between spot and on-demand nodes. With it, spotPolicy is Allow."),
+    ] = None
     suspend: Annotated[bool, SUSPEND] = False
     recoveryPolicy: Annotated[
         str,
