@@ -32,6 +32,8 @@ _REQUEST_S: Final = 10.0
 _IDLE_S: Final = 120.0
 # Seconds a refused client has to read the reason.
 _LINGER_S: Final = 1.0
+# A timer that fires later than this shows that the event loop was busy: what the client sent waits unread.
+_LATE_S: Final = 0.02
 # Pipelined requests that may wait. Scrapers, kubelets and kube-scheduler send none.
 _SENT_AHEAD: Final = 8
 
@@ -57,7 +59,7 @@ class Connection(asyncio.Protocol):
         # None: further bytes are not read.
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self.arrival = 0  # its number among the admitted connections
-        self._due = self.active_at + _HEAD_S
+        self._due = self._rings_at = self.active_at + _HEAD_S
         self._timer = self._loop.call_at(self._due, self._tick)
         self._waiting: deque[tuple[Request, bool]] = deque()  # whether the connection stays open after the reply
         self._had_turn = False  # a request of the current bytes was answered
@@ -177,16 +179,23 @@ class Connection(asyncio.Protocol):
     def _shorten_deadline(self, due: float) -> None:
         """Move the deadline forward, possibly before the timer."""
         self._due = due
-        if due < self._timer.when() and self._transport is not None:
-            self._timer.cancel()
-            self._timer = self._loop.call_at(due, self._tick)
+        if due < self._rings_at and self._transport is not None:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        self._timer.cancel()
+        self._rings_at = self._due  # uvloop's handle of a time that has passed does not know it
+        self._timer = self._loop.call_at(self._due, self._tick)
 
     def _tick(self) -> None:
+        late_s = self._loop.time() - self._rings_at
         if self._answering:
             self._set_due(_REQUEST_S)
+        elif late_s > _LATE_S:
+            self._due = max(self._due, self._loop.time() + min(late_s, _HEAD_S))
         if self._loop.time() < self._due:
             # The timer is set again only when it fires: requests are far more frequent.
-            self._timer = self._loop.call_at(self._due, self._tick)
+            self._set_timer()
         elif self.is_open and not self._full:
             self._refuse(HTTPStatus.REQUEST_TIMEOUT)
         else:
@@ -358,9 +367,8 @@ class Connection(asyncio.Protocol):
         """Keep reading for a while: closing with unread bytes would discard the reply to a client that still sends."""
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
-        self._timer.cancel()
         self._set_due(_LINGER_S)
-        self._timer = self._loop.call_at(self._due, self._tick)
+        self._set_timer()
 
     def _read(self, *, paused: bool) -> None:
         if paused != self._paused and self._transport is not None and not self._transport.is_closing():

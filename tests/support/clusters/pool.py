@@ -34,7 +34,7 @@ _NAMESPACES: Final = "/api/v1/namespaces/"
 _DEPTH: Final = 4  # slashes in the path of a namespace
 #: namespaces that no other test uses; their end takes seconds and is not waited for
 _OF_ONE_TEST: Final = f"{_NAMESPACES}test-"
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 120.0
 
 
 @dataclass

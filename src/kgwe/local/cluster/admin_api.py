@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kgwe.local.cluster.certificates import Certificates
 
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 60.0  # as long as the API server itself works on a request: a busy machine is slow
 _NOT_FOUND, _SERVER_ERROR = 404, 500
 
 _KWOK_ROLE = "kgwe:kwok"

@@ -111,12 +111,20 @@ def _explain_exit(record: ProcessRecord) -> KgweError:
 
 def await_service_account(api: Api, deadline: float, namespace: str = "default") -> None:
     """Wait until pods can be created: admission refuses them until the default service account exists."""
-    while not api.exists(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"):
+    while not _is_there(api, f"/api/v1/namespaces/{namespace}/serviceaccounts/default"):
         if time.monotonic() > deadline:
             raise Transient(
                 "kube-controller-manager creates no service accounts; see `kgwe local logs kube-controller-manager`"
             )
         time.sleep(_POLL_S)
+
+
+def _is_there(api: Api, path: str) -> bool:
+    """Whether the object exists; no, as long as the API server does not say so."""
+    try:
+        return api.exists(path)
+    except Transient:
+        return False
 
 
 def read_tail(log: Path, lines: int = _TAIL_LINES) -> str:

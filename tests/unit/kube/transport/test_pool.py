@@ -6,10 +6,13 @@ import asyncio
 import random
 import socket
 import threading
+import time
 
 import httpx2
 import pytest
+import uvloop
 from tests.support.fakes.wire import GET, PATIENT, Peer, answer_all, eventually, get, ok, pooled, serving
+from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.transport.pool import ConnectionPool, Server
 
@@ -211,6 +214,41 @@ async def test_a_silent_server_is_given_up_on_and_its_connection_closed():
         with pytest.raises(httpx2.ReadTimeout, match="silent"):
             await pool.request(GET)
         await eventually(lambda: bed.open == 0)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_time_in_which_the_loop_is_busy_is_no_silence_of_the_server(loop):
+    """The server answers soon; the client's loop reads something else for longer than it waits for answers."""
+    near, far = socket.socketpair()
+
+    class SlowReader(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            time.sleep(1.0)
+
+    async def ask(port: int) -> bytes:
+        other, _ = await asyncio.get_running_loop().create_connection(SlowReader, sock=near)
+        pool = ConnectionPool(Server("127.0.0.1", port), timeouts=PATIENT._replace(read=0.8, total=0.8))
+        try:
+            await pool.request(GET)  # opens the connection
+            far.send(b"x")
+            return (await pool.request(GET)).content
+        finally:
+            other.abort()
+            await pool.close()
+
+    def answer_all_of_one(listener: socket.socket) -> None:
+        peer, _ = listener.accept()
+        with peer:
+            while peer.recv(65536):
+                time.sleep(0.1)  # until the client reads the other thing
+                peer.sendall(ok(b"fine"))
+
+    with near, far, socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=answer_all_of_one, args=(listener,))
+        server.start()
+        with asyncio.Runner(loop_factory=loop) as runner:
+            assert runner.run(ask(listener.getsockname()[1])) == b"fine"
+        server.join(PATIENCE_S)
 
 
 async def test_a_server_that_goes_on_talking_is_given_up_on_in_the_end():
