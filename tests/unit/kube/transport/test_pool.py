@@ -223,6 +223,7 @@ def test_time_in_which_the_loop_is_busy_is_no_silence_of_the_server(loop):
 
     class SlowReader(asyncio.Protocol):
         def data_received(self, data: bytes) -> None:
+            del data
             time.sleep(1.0)
 
     async def ask(port: int) -> bytes:
