@@ -58,8 +58,9 @@ app.command(
   kgwe local cloud --launch-delay 30 --gpu-delay 90
   kgwe local cloud --stock "p5.48xlarge/*/spot=0" --quota "p4de.24xlarge/*=4\"""",
 )
+app.command("kgwe.cli.sidecars.node:app", name="node", help="Run one real node: kubelet, containerd and the agent.")
 app.command(
-    "kgwe.cli.prometheus:app", name="prometheus", help="Run a real Prometheus that scrapes the simulated GPU nodes."
+    "kgwe.cli.sidecars.prometheus:app", name="prometheus", help="Run a real Prometheus that scrapes the simulated GPU nodes."
 )
 
 Name = Annotated[str, Parameter(name=["--name", "-n"], help="Name of the local cluster.")]

@@ -93,11 +93,11 @@ class Api:
         """Give kwok the permissions of kubelets, and no others."""
         meta = {"name": _KWOK_ROLE}
         rbac = "rbac.authorization.k8s.io"
-        self._apply(
+        self.apply(
             f"/apis/{rbac}/v1/clusterroles/{_KWOK_ROLE}",
             {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": meta, "rules": list(_KWOK_RULES)},
         )
-        self._apply(
+        self.apply(
             f"/apis/{rbac}/v1/clusterrolebindings/{_KWOK_ROLE}",
             {
                 "apiVersion": f"{rbac}/v1",
@@ -121,7 +121,8 @@ class Api:
         )
         return str(answer["status"]["token"])
 
-    def _apply(self, path: str, manifest: dict[str, Any]) -> None:
+    def apply(self, path: str, manifest: dict[str, Any]) -> None:
+        """Create or change an object with a server-side apply."""
         answer = self._client.patch(
             path,
             params={"fieldManager": "kgwe-local", "force": "true"},

@@ -55,7 +55,14 @@ SCHEDULER = Identity("kube-scheduler", "system:kube-scheduler")
 KWOK = Identity("kwok", "kgwe:kwok")
 # The server certificate of KGWE's extender.
 EXTENDER = Identity("kgwe-extender", "kgwe-extender", server=True)
-IDENTITIES = (SERVER, ETCD_CLIENT, ADMIN, CONTROLLER_MANAGER, SCHEDULER, KWOK, EXTENDER)
+# The API server as a client of kubelets, and the processes of the real node (`kgwe local node`).
+KUBELET_CLIENT = Identity("kubelet-client", "kube-apiserver-kubelet-client")
+REAL_NODE = "real-0"
+KUBELET = Identity("kubelet", f"system:node:{REAL_NODE}", ("system:nodes",))
+KUBE_PROXY = Identity("kube-proxy", "system:kube-proxy")
+COREDNS = Identity("coredns", "kgwe:coredns")
+_NODE_IDENTITIES = (KUBELET_CLIENT, KUBELET, KUBE_PROXY, COREDNS)
+IDENTITIES = (SERVER, ETCD_CLIENT, ADMIN, CONTROLLER_MANAGER, SCHEDULER, KWOK, EXTENDER, *_NODE_IDENTITIES)
 
 
 @dataclass(frozen=True, slots=True)

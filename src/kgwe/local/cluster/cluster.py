@@ -12,6 +12,7 @@ another program took a port after it was chosen, it is repeated on other ports.
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import shutil
 import time
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from kgwe.local.cluster import certificates, component_config, components, kubec
 from kgwe.local.cluster import cluster_record as state
 from kgwe.local.cluster.admin_api import Api
 from kgwe.local.cluster.cluster_record import ClusterRecord
-from kgwe.local.host import paths, ports, processes
+from kgwe.local.host import cgroups, paths, ports, processes
 from kgwe.local.host.lock import Lock
 from kgwe.local.host.ports import LOOPBACK
 from kgwe.local.host.progress import Progress, Silent
@@ -127,6 +128,11 @@ class LocalCluster:
         return self.name if self.name.startswith("kgwe") else f"kgwe-{self.name}"
 
     @property
+    def node_cgroup(self) -> str:
+        """Return the name of the control group of the cluster's real node, if it has one."""
+        return f"kgwe-{hashlib.sha256(str(self.directory).encode()).hexdigest()[:12]}"
+
+    @property
     def audit_log(self) -> Path:
         return self.layout.audit_log
 
@@ -158,6 +164,7 @@ class LocalCluster:
             return
         with self._lock.hold(timeout_s=_LOCK_TIMEOUT_S):
             self._sweep(grace_s)
+            cgroups.remove(self.node_cgroup)
             if remove:
                 shutil.rmtree(self.directory, ignore_errors=True)
                 self._lock.remove()

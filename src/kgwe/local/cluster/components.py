@@ -145,6 +145,7 @@ def _build_etcd(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
 def _build_apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
     tls = layout.certificates.pair(certificates.SERVER)
     etcd_client = layout.certificates.pair(certificates.ETCD_CLIENT)
+    kubelet_client = layout.certificates.pair(certificates.KUBELET_CLIENT)
     return {
         "bind-address": LOOPBACK,
         "advertise-address": LOOPBACK,
@@ -173,6 +174,12 @@ def _build_apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, obje
         "service-account-key-file": layout.certificates.service_account_key,
         "service-account-signing-key-file": layout.certificates.service_account_key,
         "allow-privileged": "true",
+        # Logs and exec of pods on a real node. Its name does not resolve here, its address has a route.
+        "kubelet-client-certificate": kubelet_client.certificate,
+        "kubelet-client-key": kubelet_client.key,
+        "kubelet-preferred-address-types": "InternalIP",
+        # Service addresses exist only on a real node, but pods of aggregated APIs and webhooks have routes here.
+        "enable-aggregator-routing": "true",
         "audit-policy-file": layout.setting("audit-policy.yaml"),
         "audit-log-path": layout.audit_log,
         "audit-log-format": "json",

@@ -34,7 +34,7 @@ NAME: Final = "kgwe-agent"
 NAMESPACE: Final = "kgwe-system"
 _STOP_S: Final = 60.0
 # Byte code is compiled once, as in an installation, and not at each start.
-_COMPILED: Final = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(paths.cache_root() / "bytecode")}
+COMPILED: Final = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(paths.cache_root() / "bytecode")}
 
 
 async def install(client: KubeClient) -> None:
@@ -82,7 +82,7 @@ class AgentMachine:
         env = {f"KGWE_AGENT_{key.upper()}": value for key, value in given.items()}
         if kubeconfig is not None:
             env["KUBECONFIG"] = str(kubeconfig)
-        return {**_COMPILED, **self.hardware.environment, **env}
+        return {**COMPILED, **self.hardware.environment, **env}
 
     def start(self, kubeconfig: Path | None = None, **settings: str) -> subprocess.Popen[bytes]:
         """Start the agent as a separate process; `settings` has the names of `apps.agent.settings`."""

@@ -59,7 +59,8 @@ class Tool:
         return found is not None and wanted is not None and found[:2] == wanted[:2]
 
 
-def _kubernetes_tool(name: str, *version_args: str) -> Tool:
+def make_kubernetes_tool(name: str, *version_args: str) -> Tool:
+    """Return a program of Kubernetes, in the version of the control plane."""
     major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
     variables = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor}
     return Tool(
@@ -76,10 +77,10 @@ TOOLS: Mapping[str, Tool] = {
     tool.name: tool
     for tool in (
         Tool("etcd", ETCD_VERSION, "etcd", "go.etcd.io/etcd/server/v3"),
-        _kubernetes_tool("kube-apiserver"),
-        _kubernetes_tool("kube-controller-manager"),
-        _kubernetes_tool("kube-scheduler"),
-        _kubernetes_tool("kubectl", "version", "--client"),
+        make_kubernetes_tool("kube-apiserver"),
+        make_kubernetes_tool("kube-controller-manager"),
+        make_kubernetes_tool("kube-scheduler"),
+        make_kubernetes_tool("kubectl", "version", "--client"),
         Tool(
             "kwok",
             KWOK_VERSION,
