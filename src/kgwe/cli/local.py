@@ -60,7 +60,9 @@ app.command(
 )
 app.command("kgwe.cli.sidecars.node:app", name="node", help="Run one real node: kubelet, containerd and the agent.")
 app.command(
-    "kgwe.cli.sidecars.prometheus:app", name="prometheus", help="Run a real Prometheus that scrapes the simulated GPU nodes."
+    "kgwe.cli.sidecars.prometheus:app",
+    name="prometheus",
+    help="Run a real Prometheus that scrapes the simulated GPU nodes.",
 )
 
 Name = Annotated[str, Parameter(name=["--name", "-n"], help="Name of the local cluster.")]

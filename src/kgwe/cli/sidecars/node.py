@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -26,6 +27,7 @@ Everything runs in namespaces of its own, and `down` leaves nothing behind.""",
     help_epilogue="""Examples:
   kgwe local up && kgwe local node up      a control plane and one real node with 8 simulated H100
   kgwe local node up --model hgx-a100      another machine, see `kgwe local fleet models`
+  kgwe local node load dist/kgwe.oci.tar   an image that pods can use then
   kgwe local node status
   kgwe local node down""",
 )
@@ -49,7 +51,9 @@ def up(*, name: Name = "kgwe", model: str = "dgx-h100", agent_setting: tuple[str
     node = RealNode(LocalCluster.attach(name))
     node.start(model, agent_settings=settings, progress=progress.for_stream())
     found = node.examine()
-    terminal.write(f"{_describe(found)}\nImage for first pods: {BUSYBOX_IMAGE} (if busybox is static on this machine)\n")
+    terminal.write(
+        f"{_describe(found)}\nImage for first pods: {BUSYBOX_IMAGE} (if busybox is static on this machine)\n"
+    )
     return 0
 
 
@@ -60,6 +64,22 @@ def down(*, name: Name = "kgwe") -> int:
     with progress.for_stream().step("Stopping the real node"):
         stopped = RealNode(cluster).stop()
     terminal.write("The real node is removed.\n" if stopped else "There is no real node.\n")
+    return 0
+
+
+@app.command
+def load(archive: Path, /, *, name: Name = "kgwe") -> int:
+    """Load an image archive into the node, such as one of `kgwe image build`.
+
+    Parameters
+    ----------
+    archive
+        OCI layout or Docker archive, as a tar file.
+    """
+    node = RealNode(LocalCluster.attach(name))
+    with progress.for_stream().step(f"Loading {archive}"):
+        said = node.load_image(archive)
+    terminal.write(f"{said}\n")
     return 0
 
 

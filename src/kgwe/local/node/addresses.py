@@ -1,7 +1,7 @@
 """The addresses of a real node. Each node of a machine has a slot, and with it subnets of its own.
 
-    host     10.200.SLOT.1  kgwe-nodeSLOT ──── eth0  10.200.SLOT.2   node
-                                                      10.244.SLOT.x  pods
+host     10.200.SLOT.1  kgwe-nodeSLOT ──── eth0  10.200.SLOT.2   node
+                                                  10.244.SLOT.x  pods
 """
 
 from __future__ import annotations

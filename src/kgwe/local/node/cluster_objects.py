@@ -57,9 +57,7 @@ def _bind_role(api: Api, user: str, role: str) -> None:
     )
 
 
-def _apply_endpoints(
-    api: Api, namespace: str, service: str, address: str, ports: dict[str, tuple[str, int]]
-) -> None:
+def _apply_endpoints(api: Api, namespace: str, service: str, address: str, ports: dict[str, tuple[str, int]]) -> None:
     body: dict[str, Any] = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import tarfile
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,6 +21,7 @@ from kgwe.local.node.programs import find_system_program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _APPLETS: Final = ("sh", "sleep", "echo", "env", "cat", "true", "false", "wget", "nc", "nslookup", "ls", "id", "httpd")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kgwe.errors import KgweError, Permanent, Transient
+from kgwe.errors import KgweError, NotFound, Permanent, Transient
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster import certificates, components, kubeconfig, startup
 from kgwe.local.cluster.cluster import service_account_kubeconfig
@@ -280,6 +281,28 @@ class RealNode:
         with suppress(KgweError):
             self.cluster.stop_sidecar(SIDECAR)
         processes.terminate(self._list_processes(), grace_s=_GRACE_S)
+
+    # --- images -----------------------------------------------------------------------------------------
+
+    def load_image(self, archive: Path) -> str:
+        """Import an image archive into the node's containerd; return what ctr says."""
+        spec, runtime = self.read_spec(), self.find_process(programs.CONTAINERD)
+        if spec is None or runtime is None:
+            raise NotFound("there is no real node.\nTo start one: `kgwe local node up`.")
+        if not archive.is_file():
+            raise Permanent(f"{archive} is no file; `kgwe image build` writes image archives")
+        enter = ["nsenter", "--target", str(runtime.pid), "--mount"]
+        load = [spec.ctr, "--address", settings_files.CONTAINERD_SOCKET, "-n", "k8s.io", "images", "import"]
+        done = subprocess.run(
+            [*enter, *load, str(archive.absolute())],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        if done.returncode:
+            raise Permanent(f"containerd refuses {archive}: {done.stderr.strip()}")
+        return done.stdout.strip()
 
     # --- status -----------------------------------------------------------------------------------------
 

@@ -64,6 +64,7 @@ _SYSTEM: Final = {
     "ip": "iproute2",
     "unshare": "util-linux",
     "setpriv": "util-linux",
+    "nsenter": "util-linux",
     "mount": "mount",
 }
 _OPTIONAL: Final = ("conntrack",)

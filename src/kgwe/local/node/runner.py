@@ -88,17 +88,22 @@ async def _end(node: asyncio.subprocess.Process) -> None:
 
 async def _find_child(parent: int) -> int:
     """Return the pid of the supervisor on the host, once it has left this process's network."""
-    here = Path("/proc/self/ns/net").readlink()
     try:
         async with asyncio.timeout(_START_S):
-            while True:
-                with contextlib.suppress(OSError):
-                    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-                        if Path(f"/proc/{child}/ns/net").readlink() != here:
-                            return int(child)
+            while (found := _find_isolated_child(parent)) is None:  # noqa: ASYNC110 - another process sets it
                 await asyncio.sleep(_POLL_S)
+            return found
     except TimeoutError:
         raise Permanent("the namespaces of the node could not be made; `unshare --pid --net --mount` fails") from None
+
+
+def _find_isolated_child(parent: int) -> int | None:
+    here = Path("/proc/self/ns/net").readlink()
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+            if Path(f"/proc/{child}/ns/net").readlink() != here:
+                return int(child)
+    return None
 
 
 def _make_link(spec: NodeSpec, pid: int) -> None:
