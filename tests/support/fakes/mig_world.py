@@ -168,9 +168,11 @@ class World:
         self.pods[name] = msgspec.convert(body, resources.POD.type)
 
     def workload(self, name: str, profile: str, count: int = 1, phase: str = "Pending", **status: Any) -> None:
+        """`profile`: of the slices in its spec; empty: it asks for `count` whole GPUs."""
+        wanted = {"mig": {"profile": profile, "count": count}} if profile else {"count": count}
         body = {
             "metadata": {"name": name, "namespace": "team", "uid": name},
-            "spec": {"gpuRequirements": {"mig": {"profile": profile, "count": count}}},
+            "spec": {"gpuRequirements": wanted},
             "status": {"phase": phase, **status},
         }
         self.workloads[name] = msgspec.convert(body, resources.GPU_WORKLOAD.type)

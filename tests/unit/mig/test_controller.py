@@ -103,6 +103,23 @@ def test_a_waiting_workload_gets_its_slice_beside_its_neighbour() -> None:
     assert world.controller.planner.waiting == 0
 
 
+def test_a_right_sized_workload_gets_the_slice_of_its_status() -> None:
+    world = World(cards=1)
+    world.strategy(shares=BUILT, allowDynamicReconfig=True)
+    world.settle()
+    world.workload("small", "", effectiveRequirements={"resource": "nvidia.com/mig-7g.80gb"})
+    world.settle()
+    assert world.cuts() == ["7g.80gb@0"]
+
+
+def test_a_workload_in_shadow_mode_gets_no_slice() -> None:
+    world = World(cards=1)
+    world.strategy(shares=BUILT, allowDynamicReconfig=True)
+    world.settle()
+    world.workload("shown", "", effectiveRequirements={"resource": "nvidia.com/gpu", "wouldBe": "1×7g.80gb"})
+    assert world.round() == []
+
+
 def test_waiting_pods_are_cut_for_where_they_may_go() -> None:
     world = World(2, cards=1)
     first, second = world.gpu_nodes

@@ -94,6 +94,17 @@ def requested_slices(spec: core.PodSpec) -> tuple[str, int] | None:
     return (_PROFILE_OF[wanted[0][0]], wanted[0][1]) if len(wanted) == 1 else None
 
 
+def find_slices(workload: GPUWorkload) -> tuple[str, int] | None:
+    """Return (profile, count) of the slices that each pod of a workload gets; None: it gets other GPUs.
+
+    A right-sized workload gets the slice in its status instead of the GPU in its spec.
+    """
+    effective, wants = workload.status.effectiveRequirements, workload.spec.gpuRequirements.mig
+    if effective is not None and effective.resource in _PROFILE_OF:
+        return _PROFILE_OF[effective.resource], 1
+    return None if wants is None else (wants.profile, wants.count)
+
+
 def list_requests(
     pods: Iterable[core.Pod],
     workloads: Iterable[GPUWorkload],
@@ -124,11 +135,11 @@ def list_requests(
                 (meta.creationTimestamp or "", SliceRequest(f"pod {meta.key}", *wanted, nodes.for_pod(pod.spec)))
             )
     for workload in workloads:
-        meta, wants = workload.metadata, workload.spec.gpuRequirements
+        meta, wanted = workload.metadata, find_slices(workload)
         missing = workload.spec.replicas - len(placed.get((meta.namespace, meta.uid), ()))
-        if wants.mig is None or missing <= 0 or not is_waiting_workload(workload):
+        if wanted is None or missing <= 0 or not is_waiting_workload(workload):
             continue
-        ask = SliceRequest(f"workload {meta.key}", wants.mig.profile, wants.mig.count, allowed_nodes(workload, nodes))
+        ask = SliceRequest(f"workload {meta.key}", *wanted, allowed_nodes(workload, nodes))
         found += [(meta.creationTimestamp or "", ask)] * missing
     return [ask for _, ask in sorted(found, key=lambda each: (each[0], each[1].name))]
 

@@ -192,7 +192,7 @@ def _of_pod(pod: core.Pod) -> Any:
 
 
 def _of_workload(workload: GPUWorkload) -> Any:
-    wanted = workload.spec.gpuRequirements.mig
+    wanted = demand.find_slices(workload)
     consents = workload.metadata.annotations.get(drains.ANNOTATION)
     return wanted and (wanted, workload.status.phase, demand.is_waiting_workload(workload), consents)
 

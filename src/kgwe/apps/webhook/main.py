@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -109,7 +108,6 @@ async def serve(settings: Settings, kubeconfig: Path | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.set)
     async with KubeClient.connect(kubeconfig, field_manager=FIELD_MANAGER) as client:
         await WebhookProcess(settings, client).run(stop)
