@@ -23,6 +23,10 @@ SURFACE: Final[dict[str, tuple[str, ...]]] = {
     "kgwe.nvidia.io/signature": ("00000000.00000000000000000000000000000000.n1",),
     "kgwe.nvidia.io/round": ("9",),
     "kgwe.nvidia.io/seated": ("true",),
+    "kgwe.nvidia.io/offer": (
+        "00000000.00000000000000000000000000000000.n1 1767225600 ff  gang:victim/kgwe.nvidia.io/g/0",
+        "x",
+    ),
     "kgwe.nvidia.io/seats": ("00000000.00000000000000000000000000000000.n1 ff ", "x"),
     "kgwe.nvidia.io/plan": ("n1=ff", "n1=ff;n2=ff"),
     "kgwe.nvidia.io/plan-details": ("{}",),

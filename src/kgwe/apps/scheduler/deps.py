@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kgwe.apps.scheduler.budgets.objects import BudgetObjects
     from kgwe.apps.scheduler.budgets.rates import RateSource
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.client.client import KubeClient
     from kgwe.kube.client.events import EventRecorder
+    from kgwe.kube.translate.quota_room import Quota
     from kgwe.model.usage.description import WorkloadDescription
     from kgwe.placement.planning.custom_strategies import Choosers
     from kgwe.placement.queue.workloads import RunTime
@@ -83,5 +84,7 @@ class Deps:
     budgets: BudgetSource | None = None
     #: decisions of GPUSharingPolicies; None: they are not read
     sharing: SharingDecisions | None = None
+    #: ResourceQuotas, for gangs that are planned before their pods exist
+    list_quotas: Callable[[], Iterable[Quota]] = tuple
     #: the bytes of a pod as the API server sent them, where they were kept
     bytes_of: Callable[[core.Pod], bytes] = lambda _: b""

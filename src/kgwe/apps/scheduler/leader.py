@@ -29,6 +29,7 @@ from kgwe.apps.scheduler.planning.predictions import (
 )
 from kgwe.apps.scheduler.planning.refresher import Refresher
 from kgwe.apps.scheduler.pods.pinner import Pinner
+from kgwe.apps.scheduler.pods.seat_offers import SeatOffers
 from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
 from kgwe.apps.scheduler.reporting.periodic import PeriodicTasks
 from kgwe.apps.scheduler.reporting.sharing_reports import SharingReports
@@ -130,6 +131,12 @@ class Leader:
         self._pinner = Pinner(deps)
         self._evictor = Evictor(deps)
         self._unbound_gangs = UnboundGangs(deps, revoke=self._pinner.unpin, remove=self._evictor.remove_pod)
+        self.offers = SeatOffers(
+            deps,
+            request_plan=self._planner.request_place,
+            withdraw_request=self._planner.forget,
+            track=self._unbound_gangs.track_gang,
+        )
         self._checkpoints = CheckpointCaller(deps.client, StoredReports(deps.state.reader.gpu_node_annotations))
         self._interruptions = InterruptionController(
             deps,
@@ -212,6 +219,11 @@ class Leader:
             self._queue_owner(owner)
 
     def _decide_gang(self, owner: str, decision: Plan | Refusal) -> None:
+        if self.offers.is_asking(owner):
+            if isinstance(decision, Plan):
+                self._planner.confirm_plan(owner)
+            self.offers.decide(owner, decision)
+            return
         if not isinstance(decision, Plan):
             self._report_waiting_gang(owner, decision)
             self._unbound_gangs.handle_refusal(owner)
@@ -386,6 +398,7 @@ class Leader:
         self._recovery.handle_node_health(node)
 
     async def __aexit__(self, *exc: object) -> None:
+        self.offers.stop()
         self._gangs.stop_leading()
         self._unsubscribe()
         self._ending = True

@@ -30,6 +30,8 @@ from kgwe.apps.scheduler.leader import Leader
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.local_predictions import LocalPredictions
 from kgwe.apps.scheduler.planning_errors import PlanningErrors
+from kgwe.apps.scheduler.pods import admission
+from kgwe.apps.scheduler.pods.admission import AdmissionApp
 from kgwe.apps.scheduler.preflight import ExtenderPort
 from kgwe.apps.scheduler.recording.recorder import Recorder
 from kgwe.apps.scheduler.sharing.decisions import SharingDecisions
@@ -45,6 +47,7 @@ from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.events import EventRecorder
 from kgwe.kube.client.informer import Change, Informer
 from kgwe.kube.translate import extender_wire
+from kgwe.kube.translate.quota_room import QUOTAS
 from kgwe.store.ledger.price_files import load_book
 from kgwe.telemetry import http, logs, probes, stalls, tracing
 from kgwe.telemetry.tls import ReloadingContext
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.settings import Settings
     from kgwe.kube.api.resources import Resource
     from kgwe.kube.translate.extender_wire import BindArgs
+    from kgwe.kube.translate.quota_room import Quota
     from kgwe.placement.planning.custom_strategies import Chooser
 
 log = structlog.get_logger(__name__)
@@ -121,6 +125,7 @@ class Scheduler:
         self.rng = random.Random(settings.random_seed)  # noqa: S311 - spreads load, guards nothing
         self.port = ExtenderPort(settings, client, self.identity) if settings.extender_bind_address else None
         self.tls = ReloadingContext(settings.extender_tls) if self.port and settings.extender_tls else None
+        self.admission_tls = ReloadingContext(settings.admission_tls) if settings.admission_tls else None
         self.events = EventRecorder(
             self._acting_client, controller=metadata_keys.CONTROLLER_NAME, instance=self.identity
         )
@@ -133,6 +138,7 @@ class Scheduler:
             keep=placement_annotations.is_gated,
             on_error=self._count_listener_error,
         )
+        self.quotas: Informer[Quota] = Informer(client, QUOTAS, on_error=self._count_listener_error)
         self.informers = self._build_informers()
         self.budgets = self._build_budgets()
         self.keys = SigningKeys(client, self.signer, settings.lease_namespace, on_change=self._read_again)
@@ -158,7 +164,7 @@ class Scheduler:
                 )
                 informers[kind] = informer
                 informer.on_change(listeners[kind])
-        return list(informers.values())
+        return [*informers.values(), *((self.quotas,) if self.admission_tls is not None else ())]
 
     def _build_budgets(self) -> BudgetSource | None:
         """Prices, and watches of GPUBudgets; None: budgets are not enforced."""
@@ -280,6 +286,7 @@ class Scheduler:
                     gc_pauses.keep_pauses_short(),
                     Leader(self.make_deps()) as leader,
                     self._serve_extender(leader, sock),
+                    self._serve_admission(leader),
                 ):
                     self._planning_problem = leader.problem
                     self._acting = True
@@ -324,6 +331,19 @@ class Scheduler:
         limits = http.Limits(body=extender_wire.LARGEST, bodies=4 * extender_wire.LARGEST)
         async with http.serving(app, self.port.address, tls=self.tls, limits=limits, sock=sock) as port:
             log.info("extender_listening", port=port, client_certificates=self.tls is not None)
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _serve_admission(self, leader: Leader) -> AsyncIterator[None]:
+        """Answer the API server about pods of gangs that are being created, while this replica leads."""
+        if self.admission_tls is None:
+            yield
+            return
+        app, address = AdmissionApp(leader.offers, self.metrics), self.settings.admission_bind_address
+        async with http.serving(
+            app, http.Address.parse(address), tls=self.admission_tls, limits=admission.LIMITS
+        ) as port:
+            log.info("admission_listening", port=port)
             yield
 
     async def _bind_pod(self, args: BindArgs) -> str:
@@ -385,6 +405,7 @@ class Scheduler:
             hints=optimizer,
             budgets=self.budgets,
             bytes_of=self.pods.bytes_of,
+            list_quotas=lambda: list(self.quotas.store.values()),
             sharing=self.sharing,
         )
 

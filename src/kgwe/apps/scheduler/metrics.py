@@ -184,6 +184,21 @@ class Metrics:
             registry=registry,
         )
 
+        self.offers = Counter(
+            "kgwe_seat_offers",
+            "Gangs planned while their first pod was created: made, refused, expired; and seats given so",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in ("made", "seat", "refused", "expired"):
+            self.offers.labels(outcome)
+        self.offer_seconds = Histogram(
+            "kgwe_seat_offer_duration_seconds",
+            "Time of one answer to the API server about a pod of a gang",
+            registry=registry,
+            buckets=_FAST,
+        )
+
     def _add_process_metrics(self, registry: CollectorRegistry) -> None:
         self.queue = Gauge("kgwe_scheduler_reconcile_queue_depth", "Keys to reconcile", registry=registry)
         self.leader = Gauge("kgwe_scheduler_leader", "1 on the replica that acts", registry=registry)

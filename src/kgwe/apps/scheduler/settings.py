@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ENV_PREFIX = "KGWE_SCHEDULER_"
 _RULES = AttributionRules()
+_LONGEST_HOLD_S = 10.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -36,6 +37,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     extender_tls_client_ca_file: str = ""
     # Clients that are let in, by common name or alternative name of their certificate.
     extender_tls_client_names: tuple[str, ...] = ("system:kube-scheduler",)
+    # Address of the webhook that gives pods of gangs their seats while they are created (deploy/gang-seats.yaml), such
+    # as :9444; empty: none. It has the certificate of the extender. Clients need a certificate of the extender's client
+    # CA with one of these names; without names any client may call, which only a loopback address allows.
+    admission_bind_address: str = ""
+    admission_client_names: tuple[str, ...] = ("kube-apiserver",)
+    # Seconds, at most 10, for which the seats of a gang are kept for pods that are still being created.
+    offer_hold_seconds: float = 10.0
     # Whether the extender binds GPU pods itself, so that the planned cards are written with the binding.
     extender_binds: bool = False
     # Whether the extender answers /debug/snapshot: all nodes, free GPUs, holders and gangs.
@@ -136,12 +144,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         authority, names = Path(self.extender_tls_client_ca_file), frozenset(self.extender_tls_client_names)
         return tls.Files(certificate, key, authority, names)
 
+    @property
+    def admission_tls(self) -> tls.Files | None:
+        """None: pods of gangs get their seats by a write."""
+        if not self.admission_bind_address:
+            return None
+        certificate, key = Path(self.extender_tls_cert_file), Path(self.extender_tls_key_file)
+        names = frozenset(self.admission_client_names)
+        return tls.Files(certificate, key, Path(self.extender_tls_client_ca_file) if names else None, names)
+
 
 def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
     """Read settings; Permanent with the path of the bad key when they do not make sense."""
     loaded = configuration.load(Settings, ENV_PREFIX, path, overrides)
     if loaded.extender_bind_address:
         _check_extender(loaded)
+    if not 0 < loaded.offer_hold_seconds <= _LONGEST_HOLD_S:
+        raise errors.Permanent(f"settings: offerHoldSeconds must be above 0 and at most {_LONGEST_HOLD_S:g}")
+    if loaded.admission_bind_address:
+        _check_admission(loaded)
     try:
         parse_method(loaded.split_method)
     except errors.Permanent as exc:
@@ -168,4 +189,18 @@ def _check_extender(settings: Settings) -> None:
         raise errors.Permanent(
             f"settings: extenderBindAddress {settings.extender_bind_address} can be reached by other machines, which "
             f"needs {named}; without them only a loopback address is served, such as 127.0.0.1:{address.port}"
+        )
+
+
+def _check_admission(settings: Settings) -> None:
+    """Any client that reaches the webhook can have seats reserved for some seconds."""
+    if not settings.extender_tls_cert_file:
+        raise errors.Permanent(
+            "settings: admissionBindAddress needs extenderTlsCertFile, extenderTlsKeyFile and extenderTlsClientCaFile:"
+            " the API server calls webhooks over HTTPS only"
+        )
+    if not settings.admission_client_names and not http.Address.parse(settings.admission_bind_address).is_loopback:
+        raise errors.Permanent(
+            f"settings: admissionBindAddress {settings.admission_bind_address} can be reached by other machines, which"
+            " needs admissionClientNames: the names in the client certificate of the API server"
         )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
 import structlog
 
+from kgwe import errors
 from kgwe.apps.webhook import mutations
+from kgwe.kube.translate import admission_wire
 from kgwe.telemetry.messages import JSON, Reply
 
 if TYPE_CHECKING:
@@ -17,28 +17,12 @@ if TYPE_CHECKING:
 
     from kgwe.apps.webhook.metrics import Metrics
     from kgwe.kube.api.kgwe.rightsizingdecision import RightsizingDecisionSpec
+    from kgwe.kube.translate.admission_wire import AdmissionRequest, Patch
     from kgwe.telemetry.messages import Request
 
 log = structlog.get_logger(__name__)
 
 PATH: Final = "/mutate-v1-pod"
-
-
-class _User(msgspec.Struct, frozen=True):
-    username: str = ""
-
-
-class _AdmissionRequest(msgspec.Struct, frozen=True):
-    uid: str
-    namespace: str = ""
-    operation: str = ""
-    dryRun: bool = False  # noqa: N815 - the name in the API
-    userInfo: _User = _User()  # noqa: N815 - the name in the API
-    object: dict[str, Any] | None = None
-
-
-class _Review(msgspec.Struct, frozen=True):
-    request: _AdmissionRequest
 
 
 class AdmissionHandler:
@@ -67,17 +51,17 @@ class AdmissionHandler:
             return Reply(413, b"the AdmissionReview is too large\n")
         started = time.perf_counter()
         try:
-            review = msgspec.json.decode(request.body, type=_Review, strict=False)
-        except (msgspec.DecodeError, RecursionError) as exc:
+            asked = admission_wire.read_review(request.body)
+        except errors.Permanent as exc:
             self._metrics.requests.labels("malformed").inc()
-            return Reply(400, f"not an AdmissionReview: {exc}\n".encode())
-        patch, outcome = self._decide(review.request)
-        if not review.request.dryRun:
+            return Reply(400, f"{exc}\n".encode())
+        patch, outcome = self._decide(asked)
+        if not asked.dryRun:
             self._metrics.requests.labels(outcome).inc()
             self._metrics.seconds.observe(time.perf_counter() - started)
-        return Reply(200, encode_reply(review.request.uid, patch), JSON)
+        return Reply(200, admission_wire.encode_reply(asked.uid, patch), JSON)
 
-    def _decide(self, request: _AdmissionRequest) -> tuple[mutations.Patch, str]:
+    def _decide(self, request: AdmissionRequest) -> tuple[Patch, str]:
         pod = request.object
         if pod is None or request.operation != "CREATE" or request.namespace in self._exempt:
             return [], "unchanged"
@@ -88,11 +72,3 @@ class AdmissionHandler:
             log.exception("pod_not_understood", namespace=request.namespace)
             return [], "error"
         return patch, "changed" if patch else "unchanged"
-
-
-def encode_reply(uid: str, patch: mutations.Patch) -> bytes:
-    """Return an AdmissionReview that allows the pod with these changes."""
-    response: dict[str, Any] = {"uid": uid, "allowed": True}
-    if patch:
-        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(patch)).decode()}
-    return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})

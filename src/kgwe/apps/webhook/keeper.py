@@ -139,10 +139,12 @@ class CertificateKeeper:
         raise errors.Transient(f"Secret {secret} changes all the time")
 
     async def _publish_bundle(self, bundle: bytes) -> None:
-        """Write the bundle into the webhook configuration, if it has another one."""
-        name = self._settings.webhook_configuration
-        if not name:
-            return
+        """Write the bundle into the webhook configurations that have another one."""
+        for name in (self._settings.webhook_configuration, self._settings.seat_webhook_configuration):
+            if name:
+                await self._publish_in(name, bundle)
+
+    async def _publish_in(self, name: str, bundle: bytes) -> None:
         kind = resources.MUTATING_WEBHOOK_CONFIGURATION
         try:
             found = await self._client.get(kind, name)

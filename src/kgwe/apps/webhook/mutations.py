@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kgwe.cluster.workload import metadata_keys, placement_annotations
+from kgwe.cluster.workload import creation_patch, metadata_keys, placement_annotations
+from kgwe.cluster.workload.creation_patch import add, annotate, escape, read_map
 from kgwe.cluster.workload.effective_request import ORIGINAL_ANNOTATION
 from kgwe.kube.api.kgwe.rightsizingdecision import Mode
 from kgwe.kube.translate import podrequest
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from kgwe.kube.api.kgwe.rightsizingdecision import RightsizingDecisionSpec, Smaller
-
-Patch = list[dict[str, Any]]
+    from kgwe.kube.translate.admission_wire import Patch
 
 WOULD_BE: Final = "kgwe.nvidia.io/would-be-gpu-request"
 _TOKEN: Final = "kube-api-access-"  # noqa: S105 - the name of a volume
@@ -29,7 +29,6 @@ _JOB_CONTROLLERS: Final = frozenset(
 )
 _JOB_UID: Final = "batch.kubernetes.io/controller-uid"
 _SEAT_PARTS: Final = 3
-_TERMS: Final = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution"
 _MANAGED_LABELS: Final = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 
 
@@ -40,8 +39,8 @@ def shrink_request(pod: Mapping[str, Any], spec: RightsizingDecisionSpec | None)
     """Return the changes to a pod that asks for whole GPUs; empty: none."""
     if spec is None or spec.problem or spec.mode not in (Mode.SHADOW, Mode.CANARY, Mode.ENFORCE):
         return []
-    meta, body = _read_map(pod, "metadata"), _read_map(pod, "spec")
-    labels, notes = _read_map(meta, "labels"), _read_map(meta, "annotations")
+    meta, body = read_map(pod, "metadata"), read_map(pod, "spec")
+    labels, notes = read_map(meta, "labels"), read_map(meta, "annotations")
     if body.get("nodeName") or metadata_keys.UID_LABEL in labels or ORIGINAL_ANNOTATION in notes or WOULD_BE in notes:
         return []
     if not spec.includeManaged and _is_managed(body, labels, notes):
@@ -56,10 +55,10 @@ def shrink_request(pod: Mapping[str, Any], spec: RightsizingDecisionSpec | None)
         return []
     if preferences.read_preferences(notes).find_objection(found.profile):
         return []
-    start: Patch = [] if meta.get("annotations") else [_add("/metadata/annotations", {})]
+    start = creation_patch.begin_annotations(meta)
     if spec.mode == Mode.ENFORCE or (spec.mode == Mode.CANARY and _is_in_canary(meta, body, spec)):
         return start + _replace_request(container, at, gpus, found)
-    return [*start, _annotate(WOULD_BE, f"1×{found.profile}" if found.profile else found.share)]
+    return [*start, annotate(WOULD_BE, f"1×{found.profile}" if found.profile else found.share)]
 
 
 def _find_gpu_container(body: Mapping[str, Any]) -> int | None:
@@ -67,7 +66,7 @@ def _find_gpu_container(body: Mapping[str, Any]) -> int | None:
     places: list[int] = []
     for part in ("containers", "initContainers"):
         for number, container in enumerate(body.get(part) or ()):
-            limits = _read_map(_read_map(container, "resources"), "limits")
+            limits = read_map(read_map(container, "resources"), "limits")
             if any(amounts.is_gpu(name) and name != amounts.GPU for name in limits):
                 return None
             if amounts.GPU in limits:
@@ -103,18 +102,18 @@ def _is_in_canary(meta: Mapping[str, Any], body: Mapping[str, Any], spec: Rights
 
 def _replace_request(container: Mapping[str, Any], at: int, gpus: str, found: Smaller) -> Patch:
     changes = [
-        _annotate(ORIGINAL_ANNOTATION, gpus),
-        _annotate("kgwe.nvidia.io/optimized", "true"),
-        _annotate("kgwe.nvidia.io/optimization-strategy", "mig" if found.profile else "share"),
+        annotate(ORIGINAL_ANNOTATION, gpus),
+        annotate("kgwe.nvidia.io/optimized", "true"),
+        annotate("kgwe.nvidia.io/optimization-strategy", "mig" if found.profile else "share"),
     ]
     for part in ("limits", "requests"):
-        if amounts.GPU in _read_map(container["resources"], part):
+        if amounts.GPU in read_map(container["resources"], part):
             path = f"/spec/containers/{at}/resources/{part}/"
             changes += [
-                {"op": "remove", "path": path + _escape(amounts.GPU)},
-                _add(path + _escape(found.resource), "1"),
+                {"op": "remove", "path": path + escape(amounts.GPU)},
+                add(path + escape(found.resource), "1"),
             ]
-    return changes + ([_annotate(podrequest.SHARE, found.share)] if found.share else [])
+    return changes + ([annotate(podrequest.SHARE, found.share)] if found.share else [])
 
 
 # --- seats ----------------------------------------------------------------------------------------------
@@ -125,10 +124,10 @@ def give_seat(pod: Mapping[str, Any], user: str, revoked: Collection[str]) -> Pa
 
     `revoked`: UIDs of Jobs whose plan was changed after their creation.
     """
-    meta, body = _read_map(pod, "metadata"), _read_map(pod, "spec")
-    labels, notes = _read_map(meta, "labels"), _read_map(meta, "annotations")
+    meta, body = read_map(pod, "metadata"), read_map(pod, "spec")
+    labels, notes = read_map(meta, "labels"), read_map(meta, "annotations")
     lines, index = notes.get(placement_annotations.SEATS_ANNOTATION), notes.get(placement_annotations.INDEX_ANNOTATION)
-    gates = [each.get("name") for each in body.get("schedulingGates") or ()]
+    gates = creation_patch.list_gates(body)
     if not lines or index is None or user not in _JOB_CONTROLLERS or placement_annotations.GATE not in gates:
         return []
     if metadata_keys.UID_LABEL not in labels or labels.get(_JOB_UID, "") in revoked:
@@ -139,57 +138,12 @@ def give_seat(pod: Mapping[str, Any], user: str, revoked: Collection[str]) -> Pa
     if not node:
         return []
     changes: Patch = [
-        {"op": "remove", "path": f"/metadata/annotations/{_escape(placement_annotations.SEATS_ANNOTATION)}"},
-        _annotate(placement_annotations.SEAT_ANNOTATION, f"{labels[metadata_keys.UID_LABEL]}/{index}"),
-        _annotate(placement_annotations.SIGNATURE_ANNOTATION, seat[0]),
+        {"op": "remove", "path": f"/metadata/annotations/{escape(placement_annotations.SEATS_ANNOTATION)}"},
+        annotate(placement_annotations.SEAT_ANNOTATION, f"{labels[metadata_keys.UID_LABEL]}/{index}"),
+        annotate(placement_annotations.SIGNATURE_ANNOTATION, seat[0]),
     ]
     if seat[1]:
-        changes.append(_annotate(placement_annotations.CARDS_ANNOTATION, seat[1]))
+        changes.append(annotate(placement_annotations.CARDS_ANNOTATION, seat[1]))
     if seat[2]:
-        changes.append(_annotate(placement_annotations.SLICES_ANNOTATION, seat[2]))
-    kept = [{"name": name} for name in gates if name != placement_annotations.GATE]
-    path = "/spec/schedulingGates"
-    changes.append({"op": "replace", "path": path, "value": kept} if kept else {"op": "remove", "path": path})
-    return changes + _pin(body, node)
-
-
-def _pin(body: Mapping[str, Any], node: str) -> Patch:
-    """Return the changes that add the node to the required affinity. Terms are alternatives, so each gets it."""
-    here = {"key": "metadata.name", "operator": "In", "values": [node]}
-    affinity = body.get("affinity")
-    of_node = _read_map(affinity or {}, "nodeAffinity")
-    terms = _read_map(of_node, "requiredDuringSchedulingIgnoredDuringExecution").get("nodeSelectorTerms") or []
-    required = {"nodeSelectorTerms": [{"matchFields": [here]}]}
-    if terms:
-        return [
-            _add(f"{_TERMS}/nodeSelectorTerms/{number}/matchFields/-", here)
-            if term.get("matchFields")
-            else _add(f"{_TERMS}/nodeSelectorTerms/{number}/matchFields", [here])
-            for number, term in enumerate(terms)
-        ]
-    if of_node:
-        return [_add(_TERMS, required)]
-    if affinity is not None:
-        return [_add("/spec/affinity/nodeAffinity", {"requiredDuringSchedulingIgnoredDuringExecution": required})]
-    added = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    return [_add("/spec/affinity", added)]
-
-
-# --- JSON -----------------------------------------------------------------------------------------------
-
-
-def _read_map(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = value.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def _add(path: str, value: Any) -> dict[str, Any]:
-    return {"op": "add", "path": path, "value": value}
-
-
-def _annotate(name: str, value: str) -> dict[str, Any]:
-    return _add(f"/metadata/annotations/{_escape(name)}", value)
-
-
-def _escape(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
+        changes.append(annotate(placement_annotations.SLICES_ANNOTATION, seat[2]))
+    return changes + creation_patch.remove_gate(body) + creation_patch.pin_to_node(body, node)

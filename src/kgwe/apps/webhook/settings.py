@@ -29,12 +29,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # Servers that get a certificate, each in a Secret NAME-tls: NAME=HOST+HOST… .
     certificates: tuple[str, ...] = (
         "kgwe-webhook=kgwe-webhook.kgwe-system.svc+kgwe-webhook.kgwe-system.svc.cluster.local",
-        "kgwe-extender=kgwe-scheduler.kgwe-system.svc+localhost+127.0.0.1",
+        "kgwe-extender=kgwe-scheduler.kgwe-system.svc+kgwe-gang-seats.kgwe-system.svc+localhost+127.0.0.1",
         "kgwe-agent=kgwe-agent",
     )
     namespace: str = "kgwe-system"
     # The MutatingWebhookConfiguration whose caBundle is kept current; empty: none.
     webhook_configuration: str = "kgwe-webhook"
+    # That of the scheduler's webhook (deploy/gang-seats.yaml), whose caBundle is kept current too; empty: none.
+    seat_webhook_configuration: str = "kgwe-gang-seats"
     # Seconds for which an authority and the other certificates are valid, and the part left when they are replaced.
     authority_seconds: float = 730 * 86400.0
     certificate_seconds: float = 90 * 86400.0

@@ -21,7 +21,7 @@ from kgwe.bench.cluster.measure import apiwrites
 from kgwe.bench.cluster.nodes import leaf_of, read_gpu_count
 from kgwe.bench.cluster.scenarios import Phase, Scenario
 from kgwe.kube.api import resources
-from kgwe.local.cluster import startup
+from kgwe.local.cluster import seat_webhook, startup
 from kgwe.local.fleet import apply
 from kgwe.local.host import processes
 
@@ -75,6 +75,9 @@ class Bed:
         self._timeout_s = timeout_s
         self._profile = profile
         self._tls = tls
+        self._offer_port = 0
+        #: pods of gangs get their seats while they are created
+        self.offers = False
         self.kgwe: ProcessRecord | None = None
         #: node -> GPUs it offers, and GPUs that no running pod holds
         self.gpus: dict[str, int] = {}
@@ -134,9 +137,17 @@ class Bed:
         self.step.update("KGWE is starting")
         self.launch_kgwe()
         await self.wait_until("KGWE to become the leader", functools.partial(scheduler.is_listening, self._port))
+        if self.offers:
+            for name in (NAMESPACE, WARM_UP_NAMESPACE):
+                await self.client.apply(resources.NAMESPACE, {"metadata": {"name": name, "labels": seat_webhook.LABEL}})
+            await seat_webhook.configure(self.client, self.cluster, self._offer_port)
 
     def launch_kgwe(self) -> None:
-        self.kgwe = scheduler.start(self.cluster, self._port, profile=self._profile, tls=self._tls)
+        env = {}
+        if self.offers:
+            self._offer_port = scheduler.free_port(self.cluster.name)
+            env = seat_webhook.build_environment(self._offer_port)
+        self.kgwe = scheduler.start(self.cluster, self._port, profile=self._profile, tls=self._tls, env=env)
 
     def stop_kgwe(self) -> None:
         if self.kgwe is not None:

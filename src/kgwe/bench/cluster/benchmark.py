@@ -55,6 +55,8 @@ class Options:
     repeat: int = 2
     seed: int = 1
     timeout_s: float = 600.0
+    # Give pods of gangs their seats while they are created (deploy/gang-seats.yaml).
+    offers: bool = False
     # Keep the last cluster running.
     keep: bool = False
     # File for a cProfile of KGWE, which makes KGWE about half as fast.
@@ -128,6 +130,7 @@ async def _measure(place: tuple[LocalCluster, int], phase: Phase, options: Optio
     work = Load(options.scenario, phase, options.kind, options.strategy)
     async with KubeClient.connect(cluster.kubeconfig, field_manager="kgwe-bench") as client:
         ground = Bed(cluster, client, work, step, port=port, timeout_s=options.timeout_s, profile=options.profile)
+        ground.offers = options.offers
         if options.scenario is Scenario.RESTART:
             starts = 1 if options.profile else _STARTS
             return await Restart(ground, options.size).run(options.node_set, starts=starts, seed=options.seed)

@@ -48,6 +48,7 @@ def run(
     repeat: int = 2,
     seed: int = 1,
     timeout_s: float = 600.0,
+    offers: bool = False,
     keep: bool = False,
     profile: Path | None = None,
     json: Json = False,
@@ -94,6 +95,8 @@ def run(
         Pods to run and delete before each measurement; limited to the capacity of the fleet.
     repeat
         Rounds over all phases, every second one in reverse order. Results are medians.
+    offers
+        Give pods of gangs their seats while they are created, by the webhook of deploy/gang-seats.yaml.
     seed
         Random seed of the GPUs in use.
     timeout_s
@@ -126,6 +129,7 @@ def run(
         repeat=repeat,
         seed=seed,
         timeout_s=timeout_s,
+        offers=offers,
         keep=keep,
         profile=profile,
     )

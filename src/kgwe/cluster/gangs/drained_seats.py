@@ -115,7 +115,7 @@ class DrainedSeats:
             group.advance(GangEvent.SEATS_GIVEN_UP)
         for number in kept:
             self._ledger.release_seat(owner, number)
-        if not group.members and not group.awaited:
+        if group.is_empty:
             self._drop(owner)
 
     def forget(self, owner: str, group: Group) -> None:

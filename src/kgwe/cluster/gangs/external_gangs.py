@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.registry.run_table import RunTable
     from kgwe.kube.api import core
     from kgwe.kube.client.informer import Change
-    from kgwe.kube.dialects import Membership
+    from kgwe.kube.dialects import Key, Membership
     from kgwe.placement.live.holding import Holding
     from kgwe.placement.live.ledger import Seat
     from kgwe.placement.planning.ask import Ask
@@ -233,7 +233,7 @@ class ExternalGangs:
         self._table.owners.pop(uid, None)
         self._requests.forget_pod(uid)
         if not group.members:
-            if not group.awaited:
+            if group.is_empty:
                 self._drop_empty(owner)
         elif one_fewer and group.lacking >= 0 and not self._planning.is_dirty(owner):
             group.lacking += 1
@@ -277,8 +277,23 @@ class ExternalGangs:
         """Release the seats for which no pods came."""
         if (group := self.group(owner)) is not None:
             self._seating.give_up(owner, group)
-            if not group.members and owner in self._table.groups:
+            if group.is_empty and owner in self._table.groups:
                 self._drop_empty(owner)
+
+    def offer_seats(self, owner: str, key: Key, seats: Mapping[int, int | None]) -> None:
+        """Keep reserved seats for pods that are being created. `seats`: number -> index of its pod; None: any pod."""
+        self._seating.offer(self._table.groups.setdefault(owner, Group(key)), seats)
+
+    def end_offer(self, owner: str) -> int:
+        """Release the offered seats for which no pod came; returns how many these are."""
+        if (group := self.group(owner)) is None:
+            return 0
+        unclaimed = self._seating.end_offer(owner, group)
+        if group.is_empty:
+            self._drop_empty(owner)
+        else:
+            self._planning.look_soon(owner)
+        return unclaimed
 
     def release_unbound(self, owner: str, reason: str) -> list[core.Pod]:
         """Release the seats that no bound pod has, and plan the gang no more before `retry`.

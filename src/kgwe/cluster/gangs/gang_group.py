@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kgwe.cluster.gangs.gang_lifecycle import GangEvent
+    from kgwe.cluster.gangs.offered_seats import OfferedSeat
     from kgwe.kube.api import core
     from kgwe.kube.dialects import Gang, Key, Membership
     from kgwe.kube.dialects.member_presence import Members, Presence
@@ -42,6 +43,7 @@ class Group:
     start: int = 0  # number of the first seat of the last plan
     awaited: dict[int, Membership] = field(default_factory=dict)  # seat reserved for a new pod -> its last member
     kept: set[int] = field(default_factory=set)  # of those, seats of drained pods
+    offered: dict[int, OfferedSeat] = field(default_factory=dict)  # seat reserved for a pod that is being created
     lost: dict[int, Request] = field(default_factory=dict)  # seat that a pod left -> what that pod asked for
     makes_way: bool = False  # it is being preempted
     release_reason: str = ""  # why its seats were released (phase RELEASED)
@@ -68,8 +70,14 @@ class Group:
         self.awaited[number] = member
         self.kept.add(number)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether neither pods nor seats for pods to come are left."""
+        return not (self.members or self.awaited or self.offered)
+
     def take_seat(self, uid: str, number: int) -> None:
         """The pod has the seat now."""
+        self.offered.pop(number, None)
         self.seats[uid] = number
         self.lost.pop(number, None)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING
 
 from kgwe import errors
+from kgwe.cluster.gangs import offered_seats
 from kgwe.cluster.gangs.gang_lifecycle import GangEvent
+from kgwe.cluster.gangs.offered_seats import OfferedSeat
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import timestamp
+from kgwe.placement.planning.planner import pod_amounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -80,6 +84,16 @@ class GangSeating:
         """Give seats that are reserved for them to pods that were created again, or created late."""
         self._seat_returning(owner, group)
         self._seat_latecomers(owner, group)
+        self._seat_uninformed(owner, group)
+
+    def _seat_uninformed(self, owner: str, group: Group) -> None:
+        """Pods that were created without the seats that were offered to their gang get them now."""
+        for uid, number in offered_seats.match_waiting(group, time.monotonic()):
+            pod, place = group.members[uid][0], self._ledger.reserved_seat(owner, number)
+            with contextlib.suppress(errors.Permanent):  # a pod whose request cannot be read waits, like its gang
+                if place is not None and place.amounts == pod_amounts(self._requests.request_of(pod)):
+                    group.take_seat(uid, number)
+                    self._leadership.actions.assign_seat(owner, pod, number)
 
     def _seat_returning(self, owner: str, group: Group) -> None:
         """Pods created in place of lost ones get the seats that were kept for them."""
@@ -110,6 +124,21 @@ class GangSeating:
                 group.take_seat(uid, number)
                 taken.add(number)
                 self._leadership.actions.assign_seat(owner, pod, number)
+
+    # --- seats are offered to pods that are being created --------------------------------------------------
+
+    def offer(self, group: Group, seats: Mapping[int, int | None]) -> None:
+        """Keep reserved seats for pods that are being created. `seats`: number -> index of its pod; None: any pod."""
+        group.offered = {number: OfferedSeat(index) for number, index in seats.items()}
+        group.advance(GangEvent.PLAN_ASSIGNED)
+
+    def end_offer(self, owner: str, group: Group) -> int:
+        """Release the offered seats for which no pod came; returns how many these are."""
+        unclaimed = list(group.offered)
+        group.offered.clear()
+        for number in unclaimed:
+            self._ledger.release_seat(owner, number)
+        return len(unclaimed)
 
     # --- seats are taken back ---------------------------------------------------------------------------
 
@@ -168,6 +197,7 @@ class GangSeating:
         unbound = set(self._ledger.reserved_seats(owner)) - bound
         group.seats = {uid: number for uid, number in group.seats.items() if number in bound}
         group.awaited.clear()
+        group.offered.clear()
         group.lost.clear()
         self._drained.forget(owner, group)
         for pod in pods:

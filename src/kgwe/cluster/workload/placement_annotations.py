@@ -32,6 +32,8 @@ SEAT_ANNOTATION: Final = "kgwe.nvidia.io/seat"
 #: in the pod template of a Job: one signed line per completion index; the API server copies the line of each pod
 #: on the Job itself: the template has them
 SEATS_ANNOTATION: Final = "kgwe.nvidia.io/seats"
+#: the signed seat of a gang that a pod got while it was created (`signatures`)
+OFFER_ANNOTATION: Final = "kgwe.nvidia.io/offer"
 #: on pods that had no gate when they got their seat
 SEATED_LABEL: Final = "kgwe.nvidia.io/seated"
 CARDS_ANNOTATION: Final = assignment.CARDS_ANNOTATION

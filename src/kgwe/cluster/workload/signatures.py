@@ -9,6 +9,8 @@ pod like any other.
     pod template    namespace, workload uid, node, GPUs; for runs of one pod, whose pods are copies of the template
     indexed seat    namespace, workload uid, completion index, node, GPUs; in the template of a Job of several pods.
                     The API server copies the line of each pod while it creates the pod
+    offered seat    namespace, gang, seat number, time, node, GPUs; given to a pod of a gang while it is created, before
+                    it has a uid and a creation time. It holds for pods that were created about that time
     binding         namespace, pod uid, node, GPUs
     plan of a run   namespace, workload uid, generation of the workload, round, the plan as it is encoded, what each
                     pod takes of its node (plans of earlier versions do not say), the smaller request that was decided
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kgwe.cluster.workload import metadata_keys, placement_annotations
+from kgwe.kube.api import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +58,11 @@ IN_TEMPLATE: Final = "in-template"
 _ID_CHARS: Final = 8
 # Objects with a forged decision that are remembered: further ones must not fill the memory.
 _MOST_REPORTED: Final = 10_000
+# An offered seat holds for pods created so many seconds before or after the offer. Offers end after 10 s, and the
+# clocks of the scheduler and the API server may differ.
+_OFFER_HOLDS_S: Final = 30
+_OFFER_PARTS: Final = 5
+_TIME_DIGITS: Final = 12
 # 128 bits.
 _MAC_CHARS: Final = 32
 
@@ -97,6 +105,12 @@ class Signer:
             _seat_facts(pod.metadata, owner, number, place.node, placement_annotations.device_annotations(place)),
             place.node,
         )
+
+    def sign_offer(self, namespace: str, owner: str, number: int, place: Holding, at_s: int) -> str:
+        """The annotation of a pod that is being created: `signature time cards slices owner/number`."""
+        given = placement_annotations.device_annotations(place)
+        signature = self._sign_facts(_offer_facts(namespace, (owner, number), at_s, place.node, given), place.node)
+        return " ".join((signature, str(at_s), *_gpu_facts(given), f"{owner}/{number}"))
 
     def sign_binding(self, namespace: str, uid: str, place: Holding) -> str:
         return self._sign_facts(
@@ -149,6 +163,48 @@ class Signer:
 
     def strip_unsigned(self, pod: core.Pod) -> core.Pod:
         """The pod with the decisions that KGWE wrote on it, and without forged ones."""
+        if placement_annotations.OFFER_ANNOTATION in pod.metadata.annotations:
+            return self._read_offer(pod)
+        return self._strip_unsigned(pod)
+
+    def _read_offer(self, pod: core.Pod) -> core.Pod:
+        """The pod with the annotations of the seat that it was offered, unless it has another one or forged it."""
+        meta = pod.metadata
+        notes = dict(meta.annotations)
+        text = notes.pop(placement_annotations.OFFER_ANNOTATION)
+        bare = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(meta, annotations=notes))
+        if placement_annotations.SEAT_ANNOTATION in notes:
+            return self._strip_unsigned(bare)
+        found = self._verify_offer(pod, text)
+        if found is None:
+            self.report_forged("Pod", meta.uid)
+            return self._strip_unsigned(bare)
+        # The binding may have signed devices; a seat has its own.
+        seated = {key: each for key, each in notes.items() if key not in POD_DECISIONS} | found
+        return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(meta, annotations=seated))
+
+    def _verify_offer(self, pod: core.Pod, text: str) -> dict[str, str] | None:
+        """The annotations of an offered seat; None: KGWE did not offer it to a pod created then, or pinned there."""
+        parts = text.split(" ")
+        if len(parts) != _OFFER_PARTS or placement_annotations.is_gated(pod):
+            return None
+        signature, at, cards, slices, said = parts
+        given = {
+            placement_annotations.SEAT_ANNOTATION: said,
+            placement_annotations.CARDS_ANNOTATION: cards,
+            placement_annotations.SLICES_ANNOTATION: slices,
+        }
+        seat, at_s, meta = placement_annotations.seat_of(given), _read_seconds(at), pod.metadata
+        node = placement_annotations.pinned_node(pod.spec)
+        if seat is None or node != signed_node({SIGNATURE_ANNOTATION: signature}):
+            return None
+        if abs(timestamp.epoch_seconds(meta.creationTimestamp or "") - at_s) > _OFFER_HOLDS_S:
+            return None
+        if not node or not self._verify(signature, _offer_facts(meta.namespace, seat, at_s, node, given)):
+            return None
+        return {key: value for key, value in given.items() if value}
+
+    def _strip_unsigned(self, pod: core.Pod) -> core.Pod:
         if POD_DECISIONS.isdisjoint(pod.metadata.annotations) or self._is_signed(pod):
             return pod
         self.report_forged("Pod", pod.metadata.uid)
@@ -235,6 +291,16 @@ def strip_decisions(pod: core.Pod) -> core.Pod:
 
 def _seat_facts(meta: ObjectMeta, owner: str, number: int, node: str, given: Mapping[str, str]) -> Facts:
     return ("seat", meta.namespace, owner, meta.creationTimestamp or "", str(number), node, *_gpu_facts(given))
+
+
+def _offer_facts(namespace: str, seat: tuple[str, int], at_s: int, node: str, given: Mapping[str, str]) -> Facts:
+    owner, number = seat
+    return ("offer", namespace, owner, str(number), str(at_s), node, *_gpu_facts(given))
+
+
+def _read_seconds(text: str) -> int:
+    """The time of an offer; 0: KGWE would not have written it."""
+    return int(text) if len(text) <= _TIME_DIGITS and text.isascii() and text.isdecimal() else 0
 
 
 def _indexed_facts(namespace: str, owner: str, number: int, node: str, given: Mapping[str, str]) -> Facts:

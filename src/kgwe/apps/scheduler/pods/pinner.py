@@ -135,7 +135,7 @@ class Pinner:
             and not pod.spec.nodeName
             and placement_annotations.SEAT_ANNOTATION in pod.metadata.annotations
         ):
-            said = dict.fromkeys(sorted(signatures.POD_DECISIONS))
+            said = dict.fromkeys(sorted({*signatures.POD_DECISIONS, placement_annotations.OFFER_ANNOTATION}))
             meta = {"resourceVersion": pod.metadata.resourceVersion, "annotations": said}
             await self._client.patch(resources.POD, pod.metadata.name, {"metadata": meta}, pod.metadata.namespace)
         self._revoked.discard(uid)
