@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.fakes.offer_bed import OfferBed, is_gated, make_member, read_node
@@ -120,7 +120,7 @@ async def test_a_pod_whose_creation_fails_after_the_answer_holds_nothing(bed: Of
         ({"metadata": 7}, {}),
     ],
 )
-async def test_nothing_is_reserved_for(bed: OfferBed, pod: dict[str, object], more: dict[str, object]) -> None:
+async def test_nothing_is_reserved_for(bed: OfferBed, pod: dict[str, Any], more: dict[str, Any]) -> None:
     assert await bed.ask(pod, **more) == pod
     await until_ended(bed)
     assert bed.count_free() == 16
@@ -226,7 +226,7 @@ async def test_many_first_pods_hold_no_seats_after_the_time_of_an_offer(bed: Off
 
 # --- settings -------------------------------------------------------------------------------------------
 
-TLS = {"extender_tls_cert_file": "c", "extender_tls_key_file": "k", "extender_tls_client_ca_file": "a"}
+TLS: dict[str, Any] = {"extender_tls_cert_file": "c", "extender_tls_key_file": "k", "extender_tls_client_ca_file": "a"}
 
 
 @pytest.mark.parametrize(
