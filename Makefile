@@ -57,6 +57,7 @@ check: $(READY) ## Lint, types, architecture, generated files
 	@$(BIN)/kgwe crds --docs --check
 	@$(BIN)/python -m kgwe.httpapi docs/reference/openapi.json --check
 	@$(BIN)/kgwe image dockerfile --check
+	@$(BIN)/kgwe chart --check
 	@echo "All checks passed."
 
 format: $(READY) ## Format the code and mend what lint can mend
@@ -70,10 +71,11 @@ images: $(READY) ## Build the container images into dist/, for amd64 and arm64
 bench: $(READY) ## Benchmarks at a size for a laptop
 	@$(BIN)/kgwe bench cluster --scenario fill
 
-crds: $(READY) ## Write deploy/crds and docs/reference from the types
+crds: $(READY) ## Write deploy/crds, docs/reference and the charts' files from their sources
 	@$(BIN)/kgwe crds --output deploy/crds
 	@$(BIN)/kgwe crds --docs --output docs/reference
 	@$(BIN)/python -m kgwe.httpapi docs/reference/openapi.json
+	@$(BIN)/kgwe chart
 
 proto: $(READY) ## Write the code of the protocols in src/kgwe/proto
 	@$(BIN)/python -m kgwe.proto.generate

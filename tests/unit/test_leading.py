@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from tests.support.fakes.memory_api import MemoryApi
 from tests.support.patience import PATIENCE_S
 from tests.unit.kube.conftest import LeaseServer
 
 from kgwe import errors
 from kgwe.apps import background
-from kgwe.apps.leading import LeaderLoop, Term, make_identity
+from kgwe.apps.leading import LEADER_LABEL, LeaderLabel, LeaderLoop, Term, make_identity
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.informer import Informer
@@ -142,3 +143,27 @@ async def test_a_process_that_stops_does_not_wait_for_the_read():
 
 def test_two_replicas_of_a_machine_have_different_names():
     assert make_identity() != make_identity()
+
+
+async def test_the_pod_of_the_acting_replica_is_labelled(monkeypatch):
+    api = MemoryApi()
+    api.call(
+        "POST", "/api/v1/namespaces/kgwe-system/pods", {"metadata": {"name": "a", "labels": {LEADER_LABEL: "true"}}}
+    )
+    monkeypatch.setenv("KGWE_POD_NAME", "a")
+    monkeypatch.setenv("KGWE_POD_NAMESPACE", "kgwe-system")
+    acting = [False]
+    label = LeaderLabel.from_environment(KubeClient(api), lambda: acting[0])
+    assert label is not None
+    seen = []
+    for acting[0] in (False, True, True, False):
+        await label.write()
+        meta = api.call("GET", "/api/v1/namespaces/kgwe-system/pods/a")["metadata"]
+        seen.append((meta.get("labels") or {}).get(LEADER_LABEL))
+    # The label of a process that was killed is removed first.
+    assert seen == [None, "true", "true", None]
+
+
+def test_a_process_outside_of_a_pod_has_no_label(monkeypatch):
+    monkeypatch.delenv("KGWE_POD_NAME", raising=False)
+    assert LeaderLabel.from_environment(KubeClient(MemoryApi()), lambda: True) is None

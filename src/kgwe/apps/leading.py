@@ -7,10 +7,13 @@ import os
 import random
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+import structlog
 
 from kgwe import errors
 from kgwe.apps import background
+from kgwe.kube.api import resources
 from kgwe.kube.client.informer import wait_synced
 from kgwe.kube.client.lease import LeaderElector, LeaseTimes
 
@@ -20,6 +23,14 @@ if TYPE_CHECKING:
     from kgwe.kube.client.client import KubeClient
     from kgwe.kube.client.informer import Informer
 
+log = structlog.get_logger(__name__)
+
+#: on the pod of the acting replica: its Service selects pods with this label
+LEADER_LABEL: Final = "kgwe.nvidia.io/leader"
+_POD_NAME: Final = "KGWE_POD_NAME"
+_POD_NAMESPACE: Final = "KGWE_POD_NAMESPACE"
+_LOOK_S: Final = 0.2
+_RETRY_S: Final = 1.0
 # Long enough for the largest fleets. A leader that reads nothing for so long keeps others from leading.
 _RESYNC_S: Final = 60.0
 
@@ -125,3 +136,39 @@ class Term:
     async def wait_end(self) -> None:
         """Return when the Lease is lost or the process stops."""
         await background.wait_first(self.loop.wait_lost(), self.stop.wait())
+
+
+class LeaderLabel:
+    """Keeps a label on the pod of this replica while it acts, so that a Service sends its calls to it."""
+
+    def __init__(self, client: KubeClient, name: str, namespace: str, is_acting: Callable[[], bool]) -> None:
+        self._client = client
+        self._name = name
+        self._namespace = namespace
+        self._is_acting = is_acting
+        self._written: bool | None = None
+
+    @classmethod
+    def from_environment(cls, client: KubeClient, is_acting: Callable[[], bool]) -> Self | None:
+        """Return None if the process does not run in a pod that names itself."""
+        name, namespace = os.environ.get(_POD_NAME), os.environ.get(_POD_NAMESPACE)
+        return cls(client, name, namespace, is_acting) if name and namespace else None
+
+    async def run(self) -> None:
+        """Follow the role of the replica until cancelled. The first write removes what an earlier process left."""
+        while True:
+            try:
+                await self.write()
+            except errors.KgweError as exc:
+                log.warning("leader_label_not_written", pod=self._name, error=str(exc))
+                await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_LOOK_S)
+
+    async def write(self) -> None:
+        """Write the label if the role has changed."""
+        acting = self._is_acting()
+        if acting == self._written:
+            return
+        change = {"metadata": {"labels": {LEADER_LABEL: "true" if acting else None}}}
+        await self._client.patch(resources.POD, self._name, change, self._namespace)
+        self._written = acting

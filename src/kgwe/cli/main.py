@@ -53,6 +53,7 @@ COMMANDS = (
     Command("optimize", "kgwe.cli.optimize:app", "List pods that waste GPUs, with recommendations."),
     Command("predict", "kgwe.cli.predict:app", "Predict run time, memory and cost of workloads in a file."),
     Command("crds", "kgwe.cli.install.crds:app", "Print, write or check the CustomResourceDefinitions of KGWE."),
+    Command("chart", "kgwe.cli.install.chart:app", "Write or check the generated files of the Helm charts."),
     Command("simulate", "kgwe.cli.simulate:app", "Compare placement policies on a simulated fleet and workload."),
     Command("explain", "kgwe.cli.explain:app", "Explain why a workload or pod is on its node, or why it waits."),
     Command("idle", "kgwe.cli.idle:app", "List idle GPUs, keep workloads from being suspended, and restore them."),

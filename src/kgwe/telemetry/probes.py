@@ -1,6 +1,7 @@
-"""Metrics and probes over HTTP: /metrics, /healthz, /readyz.
+"""Metrics and probes over HTTP: /metrics, /healthz, /readyz, and /standbyz of processes with a standby.
 
-/healthz fails if the process must be restarted, /readyz while it is not ready; both return the reason.
+/healthz fails if the process must be restarted, /readyz while it is not ready; both return the reason. /standbyz also
+succeeds on a standby that could take over: a rolling update waits for it, and /readyz would make it wait forever.
 
 The metrics of a large fleet take milliseconds to render on the event loop, and any client may request them. So they
 are rendered about once per second, and less often if rendering takes long; other requests get the last text.
@@ -41,6 +42,7 @@ class ProbeApp:
         *,
         live: Callable[[], str | None],
         ready: Callable[[], str | None],
+        standby: Callable[[], str | None] | None = None,
         others: App | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -53,6 +55,8 @@ class ProbeApp:
         self._others = others
         self._registry = registry
         self._probes = {"/healthz": live, "/readyz": ready}
+        if standby is not None:
+            self._probes["/standbyz"] = standby
 
     def __call__(self, request: Request) -> Reply | Awaitable[Reply]:
         path = request.path

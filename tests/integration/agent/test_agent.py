@@ -186,7 +186,7 @@ async def test_an_agent_may_only_write_of_its_own_node(bed: AgentBed, tmp_path: 
         authority=bed.cluster.layout.certificates.authority,
         user_name="agent",
         user=kubeconfig.token_user(token),
-        namespace="kgwe-system",
+        namespace="kgwe-node",
     )
     async with KubeClient.connect(limited, field_manager="kgwe-agent") as client:
         await _write(client, "h100-0000")
@@ -215,9 +215,9 @@ async def _token_of_a_pod(bed: AgentBed, node: str) -> str:
         "containers": [{"name": "agent", "image": "none"}],
         "tolerations": [{"operator": "Exists"}],
     }
-    pod = await bed.client.create(resources.POD, {"metadata": {"name": "agent"}, "spec": spec}, "kgwe-system")
+    pod = await bed.client.create(resources.POD, {"metadata": {"name": "agent"}, "spec": spec}, "kgwe-node")
     bound = {"kind": "Pod", "apiVersion": "v1", "name": "agent", "uid": pod.metadata.uid}
-    path = "/api/v1/namespaces/kgwe-system/serviceaccounts/kgwe-agent/token"
+    path = "/api/v1/namespaces/kgwe-node/serviceaccounts/kgwe-agent/token"
     reply = await bed.client.request("POST", path, body={"spec": {"boundObjectRef": bound}})
     return str(msgspec.json.decode(reply)["status"]["token"])
 
@@ -226,7 +226,7 @@ async def test_the_whole_manifest_is_accepted(bed: AgentBed):
     documents = manifests.load_manifests(assets.find_asset("deploy/agent.yaml"))
     daemons = next(each for each in documents if each["kind"] == "DaemonSet")
     resource = await manifests.find_resource(bed.client, "apps/v1", "DaemonSet")
-    path = resource.path(namespace="kgwe-system", name="kgwe-agent")
+    path = resource.path(namespace="kgwe-node", name="kgwe-agent")
     await bed.client.request(
         "PATCH",
         path,

@@ -140,7 +140,7 @@ async def test_a_budget_is_exceeded_throttles_and_is_lifted_in_the_next_period(
         async with (
             mails.serve(),
             connect(bed, "kgwe-scheduler") as acting,
-            connect(bed, "kgwe-cost-engine") as counting,
+            connect(bed, "kgwe-cost") as counting,
         ):
             hook = WebhookSettings(name="hook", url=receiver.url)
             mail = EmailSettings(

@@ -205,6 +205,7 @@ NOT_TENANTS: Final = (
     "kgwe.nvidia.io/gpu-unhealthy",
     "kgwe.nvidia.io/interruption",  # a taint
     "kgwe.nvidia.io/launch-request",
+    "kgwe.nvidia.io/leader",  # on pods of KGWE in its own namespace
     "kgwe.nvidia.io/leaf",
     "kgwe.nvidia.io/nvlink-domain",
     "kgwe.nvidia.io/promised-devices",

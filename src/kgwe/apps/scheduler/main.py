@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe.apps import background, gc_pauses, leading
-from kgwe.apps.leading import LeaderLoop
+from kgwe.apps.leading import LeaderLabel, LeaderLoop
 from kgwe.apps.scheduler import preflight
 from kgwe.apps.scheduler.budgets.objects import BudgetObjects
 from kgwe.apps.scheduler.budgets.rates import BookRates
@@ -104,6 +104,8 @@ class Scheduler:
         self.faults = PlanningErrors(self.metrics)
         self.sharing = SharingDecisions(settings.default_image, time.monotonic)
         self.state = ClusterState(self.signer, self.faults.record, (self.sharing,))
+        if settings.scheduler_name:
+            self.state.scheduler_name = settings.scheduler_name
         self.sharing.attach(self.state)
         self.gangs = self.state.gangs
         FleetGauges(self.state).register(self.metrics)
@@ -219,12 +221,18 @@ class Scheduler:
             return unsynced
         return self._planning_problem() if self._acting else "standby: another replica is the leader"
 
+    def find_standby_problem(self) -> str | None:
+        """Why this replica could not take over."""
+        return self._port_problem or self.leading.describe_unsynced() or None
+
     # --- running ----------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
         """Act whenever this replica leads, until `stop` is set."""
         # The same event loop answers the probes: if it hangs, they fail, and the kubelet restarts the process.
-        app = probes.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
+        app = probes.ProbeApp(
+            self.metrics.registry, live=lambda: None, ready=self.problem, standby=self.find_standby_problem
+        )
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
             await preflight.check_kinds(self.client, [informer.resource for informer in self.informers])
             if self.port is not None:
@@ -259,6 +267,8 @@ class Scheduler:
             yield self.recorder.watch_ends(self.state.ledger)
         if self._elector is not None:
             yield self._elector.run()
+        if (label := LeaderLabel.from_environment(self.client, lambda: self._acting)) is not None:
+            yield label.run()
 
     async def _expire_assumed(self) -> None:
         """Release the places of pods that were not bound in time."""

@@ -44,6 +44,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     admission_client_names: tuple[str, ...] = ("kube-apiserver",)
     # Seconds, at most 10, for which the seats of a gang are kept for pods that are still being created.
     offer_hold_seconds: float = 10.0
+    # The kube-scheduler that asks the extender, if it is not the cluster's own: pods of GPUWorkloads name it in
+    # schedulerName, unless their template names one.
+    scheduler_name: str = ""
     # Whether the extender binds GPU pods itself, so that the planned cards are written with the binding.
     extender_binds: bool = False
     # Whether the extender answers /debug/snapshot: all nodes, free GPUs, holders and gangs.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from kgwe.cluster import names
 from kgwe.cluster.gangs.external_gangs import ExternalGangs
 from kgwe.cluster.gangs.gang_table import GangTable
 from kgwe.cluster.gangs.group_objects import GroupObjects
@@ -89,6 +90,8 @@ class ClusterState:
         `decision_sources` decide on smaller requests of workloads, the first one first.
         """
         self.signer = signer
+        #: the kube-scheduler that asks this replica about pods of workloads
+        self.scheduler_name = names.DEFAULT_SCHEDULER
         self._report_error = report_error
         self.announcer = Announcer()
         self.fleet_state = FleetState(self.announcer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kgwe.cluster import names
 from kgwe.cluster.state import prerequisites, refusal_text
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
@@ -32,9 +33,6 @@ NOT_SCHEDULED: Final = "NotScheduled"
 PODS_NOT_CREATED: Final = "PodsNotCreated"
 #: placements failed so often that a change of the spec or the nodes is awaited
 ATTEMPTS_EXHAUSTED: Final = "AttemptsExhausted"
-
-#: the scheduler of pods that name none
-_DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
 @dataclass(frozen=True)
@@ -117,12 +115,13 @@ def _describe_unscheduled(state: ClusterState, workload: Workload, waiting: Sequ
         text = f"no ResourceClaim was created from ResourceClaimTemplate {template}"
         check = f"check that it exists in namespace {pod.metadata.namespace}"
         return Unplaced(NOT_SCHEDULED, f"{text}; {check}")
-    name = pod.spec.schedulerName or _DEFAULT_SCHEDULER
-    if name != _DEFAULT_SCHEDULER:
+    name = pod.spec.schedulerName or names.DEFAULT_SCHEDULER
+    if name not in {names.DEFAULT_SCHEDULER, state.scheduler_name}:
         text = f"no scheduler named {name} has picked up its pod"
         fix = "Remove schedulerName from the pod template, or start that scheduler"
         return Unplaced(NOT_SCHEDULED, f"{text}. {fix}", is_certain=True)
-    return Unplaced(NOT_SCHEDULED, "kube-scheduler has not picked up its pod; check that kube-scheduler runs")
+    scheduler = "kube-scheduler" if name == names.DEFAULT_SCHEDULER else f"scheduler {name}"
+    return Unplaced(NOT_SCHEDULED, f"{scheduler} has not picked up its pod; check that {scheduler} runs")
 
 
 def describe_creation_error(run: Run, error: str) -> Unplaced:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kgwe.local.cluster.certificates import Certificates
 
 _TIMEOUT_S = 60.0  # as long as the API server itself works on a request: a busy machine is slow
-_NOT_FOUND, _SERVER_ERROR = 404, 500
+_NOT_FOUND, _TOO_MANY, _SERVER_ERROR = 404, 429, 500
 
 _KWOK_ROLE = "kgwe:kwok"
 _KWOK_RULES = (
@@ -150,6 +150,6 @@ def _raise_for(answer: httpx2.Response) -> None:
     text = f"{answer.request.method} {answer.request.url.path}: {answer.status_code} {message}"
     if answer.status_code == _NOT_FOUND:
         raise NotFound(text)
-    if answer.status_code >= _SERVER_ERROR:
+    if answer.status_code == _TOO_MANY or answer.status_code >= _SERVER_ERROR:
         raise Transient(text)
     raise Permanent(text)

@@ -25,6 +25,7 @@ MIG = "kgwe-mig"
 OPTIMIZER = "kgwe-optimizer"
 AUTOSCALER = "kgwe-autoscaler"
 COST_ENGINE = "kgwe-cost-engine"
+COST_ACCOUNT = "kgwe-cost"
 NAMESPACE = "kgwe-system"
 _OPTIMIZER_PORT = 50051
 
@@ -106,7 +107,7 @@ def start_optimizer(cluster: LocalCluster, exporter: str, config: Path | None = 
 def start_cost_engine(cluster: LocalCluster) -> str:
     """Start the cost engine with the permissions of deploy/cost-engine.yaml; return the URL of its metrics."""
     kubeconfig = service_account_kubeconfig(
-        cluster, NAMESPACE, COST_ENGINE, cluster.directory / f"{COST_ENGINE}.kubeconfig"
+        cluster, NAMESPACE, COST_ACCOUNT, cluster.directory / f"{COST_ENGINE}.kubeconfig"
     )
     address = f"{ports.LOOPBACK}:{ports.allocate(('metrics',))['metrics']}"
     command = [sys.executable, "-m", "kgwe.cli", "cost-engine", "--kubeconfig", str(kubeconfig)]

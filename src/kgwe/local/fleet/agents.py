@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kgwe.model.simfleet.inventory import FleetNode
 
 NAME: Final = "kgwe-agent"
-NAMESPACE: Final = "kgwe-system"
+NAMESPACE: Final = "kgwe-node"
 _STOP_S: Final = 60.0
 # Byte code is compiled once, as in an installation, and not at each start.
 COMPILED: Final = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(paths.cache_root() / "bytecode")}

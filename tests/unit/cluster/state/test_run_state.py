@@ -250,6 +250,19 @@ def test_a_scheduler_that_does_not_exist_is_named(state):
     assert found.is_certain
 
 
+def test_the_second_scheduler_of_the_chart_gets_time_to_pick_up_pods(state):
+    state.scheduler_name = "kgwe-scheduler"
+    state.on_job(added(job(seats=TWO)))
+    silent = waiting("p0", 0)
+    spec = msgspec.structs.replace(silent.spec, schedulerName="kgwe-scheduler")
+    state.on_pod(added(msgspec.structs.replace(silent, spec=spec)))
+    found = judge(state)
+    assert found.message == (
+        "scheduler kgwe-scheduler has not picked up its pod; check that scheduler kgwe-scheduler runs"
+    )
+    assert not found.is_certain
+
+
 def test_a_claim_template_without_a_claim_is_named(state):
     state.on_job(added(job(seats=TWO)))
     silent = waiting("p0", 0)

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe import errors
+from kgwe.cluster import names
 from kgwe.cluster.workload import metadata_keys, runs
 from kgwe.cluster.workload.manifests import pod_template, run_manifest, run_metadata, workload_ask
 from kgwe.cluster.workload.plan_text import PlanTooLarge
@@ -71,7 +72,7 @@ class RunCreator:
                 "deviceMode DRA names the planned GPUs, and a Job in a queue of Kueue has no plan yet"
             )
         try:
-            template = pod_template.build_pod_template(workload, self._default_image)
+            template = self._build_template(workload)
             body = run_manifest.build_queued_run(workload, template, ask.pods)
         except _TEMPLATE_ERRORS as exc:
             raise InvalidTemplate(str(exc)) from exc
@@ -110,10 +111,16 @@ class RunCreator:
         run = runs.read_deployment(stored) if workload.serves else runs.read_job(stored)
         return run if is_managed and runs.belongs_to(run, workload) else None
 
+    def _build_template(self, workload: Workload) -> dict[str, Any]:
+        template = pod_template.build_pod_template(workload, self._default_image)
+        if self._state.scheduler_name != names.DEFAULT_SCHEDULER:
+            template["spec"].setdefault("schedulerName", self._state.scheduler_name)
+        return template
+
     def _build_run(self, workload: Workload, plan: Plan, *, seats_in_template: bool) -> dict[str, Any]:
         """The Job or Deployment, signed."""
         try:
-            template = pod_template.build_pod_template(workload, self._default_image)
+            template = self._build_template(workload)
             body = run_manifest.build_run(workload, template, plan, f"{time.time_ns():x}", self._state.reader.cards)
         except PlanTooLarge:
             raise
