@@ -7,7 +7,10 @@ import pytest
 
 from kgwe import errors
 from kgwe.bench.cost import savings, week
+from kgwe.cli.cost.cost import cost
+from kgwe.cli.cost.fragmentation import fragmentation
 from kgwe.cli.cost.savings import savings as command
+from kgwe.cli.cost.spot import spot
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +54,35 @@ def test_the_table_states_method_and_inputs(recorded, capsys):
 def test_bad_options_are_refused(recorded, options, words):
     with pytest.raises(errors.Permanent, match=words):
         command(store=recorded[0], **options)
+
+
+def test_fragmentation_sums_to_what_no_pod_held(recorded, capsys):
+    fragmentation(store=recorded[0], last="7d", output="json")
+    told = msgspec.json.decode(capsys.readouterr().out)
+    cost(store=recorded[0], last="7d", output="json")
+    books = msgspec.json.decode(capsys.readouterr().out)
+    assert float(told["total"]) == pytest.approx(float(books["unallocated"]), abs=1e-5)
+    assert sum(float(each["cost"]) for each in told["causes"]) == pytest.approx(float(told["total"]), abs=1e-5)
+    assert {each["cause"] for each in told["causes"] if float(each["cost"])} >= {
+        "starting",
+        "draining",
+        "beside",
+        "parts",
+    }
+    for output in ("table", "csv", "yaml"):
+        fragmentation(store=recorded[0], last="7d", output=output)
+        assert "starting" in capsys.readouterr().out
+
+
+def test_spot_advice_names_what_was_measured(recorded, capsys):
+    spot(store=recorded[0], last="7d", output="json")
+    told = msgspec.json.decode(capsys.readouterr().out)
+    (pool,) = told["pools"]
+    assert pool["spotNodeHours"] > 0
+    assert pool["interruptions"] == 0
+    assert pool["interruptionsPerDayUpperBound"] > 0
+    assert {each["advice"] for each in told["workloads"]} <= {"spot", "checkpoint"}
+    spot(store=recorded[0], last="7d", checkpoint_minutes=10)
+    assert "AT-MOST" in capsys.readouterr().out
+    with pytest.raises(errors.Permanent, match="more than 0"):
+        spot(store=recorded[0], checkpoint_minutes=-1)

@@ -230,3 +230,32 @@ async def test_rules_of_operators_come_before_labels_of_users(world, tmp_path):
     account = attribute_pod(rules, "ml", {"team": "vision", "user": "ann"}, {}, {})
     assert (account.team, account.cost_center, account.user) == ("research", "cc-7", "ann")
     assert attribute_pod(rules, "x", {"team": "vision"}, {}, {}).team == "vision"
+
+
+async def test_a_start_that_is_seen_only_after_a_kill_is_still_counted(world):
+    world.create(make_pod("a", 0))
+    async with world.engine() as engine:
+        world.now = T0 + 400
+        await engine.count()
+    # Both were bound before the kill; one has ended before it, too. The watch had not shown them.
+    world.create(make_pod("late", 300))
+    world.create(make_pod("short", 310, 350))
+    world.create(make_pod("old", 10))
+    world.now = T0 + 430
+    async with world.engine() as engine:
+        await engine.count()
+        await engine.count()
+        world.create(make_pod("later", 390))
+        await world.show("later", bool)
+        world.now = T0 + 500
+        await engine.count()
+        await engine.count()
+    rate = 1.5
+    assert world.costs() == {
+        "ml/a": rate * 500,
+        "ml/late": rate * 200,
+        "ml/short": rate * 40,
+        "ml/old": rate * 280,  # what is older than the grace is settled
+        "ml/later": rate * 110,
+    }
+    world.check_books()

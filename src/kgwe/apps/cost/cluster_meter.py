@@ -16,6 +16,7 @@ from kgwe.apps.cost import nodes, pods
 from kgwe.apps.cost.pods import PodTimes
 from kgwe.costing.metering.device_choice import GpuWish, choose_devices
 from kgwe.costing.metering.division import Claim, GpuClaim
+from kgwe.costing.metering.late_starts import LateStart
 from kgwe.costing.metering.meter import NodeMeter, NodeState, end_claim, name_owner
 from kgwe.costing.metering.timeline import ClaimSpan
 from kgwe.costing.metering.use import UseKey
@@ -177,9 +178,25 @@ class ClusterMeter:
         for pod in self._stores.pods.values():
             times = pods.read_times(pod, self.now_s())
             if times is not None and times.end_s is not None and times.end_s < before_s:
-                labels = self._find_labels(pod.metadata.namespace)
-                found[pods.read_holder(pod, self._rules, labels)] = times.end_s
+                found[self._name_holder(pod)] = times.end_s
         return found
+
+    def list_starts(self, since_s: int, before_s: int, book: PriceBook, method: SplitMethod) -> Iterator[LateStart]:
+        """Yield the pods that held something between two times, with what it cost. They may be charged already."""
+        for pod in self._stores.pods.values():
+            times = pods.read_times(pod, self.now_s())
+            if times is None or not times.overlaps(since_s, before_s):
+                continue
+            meter = self._meters.get(pod.spec.node_name)
+            if meter is None:
+                continue
+            span = meter.find_claim(pod.metadata.uid) or ClaimSpan(
+                times.start_s, times.end_s, self._make_claim(pod, meter, None, times)
+            )
+            lines = meter.price_claim(span, max(times.start_s, since_s), book, method)
+            if lines:
+                end_s = before_s if times.end_s is None else min(times.end_s, before_s)
+                yield LateStart(self._name_holder(pod), max(times.start_s, since_s), end_s, lines)
 
     def list_owners(self, book: PriceBook, at_s: int) -> dict[str, Holder]:
         """Return who owns what no pod holds, by node: nodes that a commitment pays."""
@@ -275,16 +292,13 @@ class ClusterMeter:
         end_s = times.end_s
         if before is not None and before.end_s is not None and end_s is not None:
             end_s = min(end_s, before.end_s)
-        holder = pods.read_holder(pod, self._rules, self._find_labels(pod.metadata.namespace))
-        wanted = pods.sum_requests(pod)
-        claim = Claim(
-            holder.uid,
-            holder.is_overhead,
-            self._choose(pod, meter, before, wanted, PodTimes(times.start_s, end_s)),
-            wanted.get(amounts.CPU, 0),
-            wanted.get(amounts.MEMORY, 0),
-        )
-        meter.set_claim(ClaimSpan(times.start_s, end_s, claim), holder)
+        claim = self._make_claim(pod, meter, before, PodTimes(times.start_s, end_s))
+        meter.set_claim(ClaimSpan(times.start_s, end_s, claim), self._name_holder(pod))
+
+    def _make_claim(self, pod: CostPod, meter: NodeMeter, before: ClaimSpan | None, times: PodTimes) -> Claim:
+        wanted, holder = pods.sum_requests(pod), self._name_holder(pod)
+        gpus = self._choose(pod, meter, before, wanted, times)
+        return Claim(holder.uid, holder.is_overhead, gpus, wanted.get(amounts.CPU, 0), wanted.get(amounts.MEMORY, 0))
 
     def _choose(
         self, pod: CostPod, meter: NodeMeter, before: ClaimSpan | None, wanted: Mapping[str, int], times: PodTimes
@@ -327,7 +341,10 @@ class ClusterMeter:
         times = pods.read_times(pod, self.now_s())
         end_s = times.end_s if times is not None and times.end_s is not None else self.now_s()
         ended = end_claim(span, max(end_s, span.start_s))
-        meter.set_claim(ended, pods.read_holder(pod, self._rules, self._find_labels(pod.metadata.namespace)))
+        meter.set_claim(ended, self._name_holder(pod))
+
+    def _name_holder(self, pod: CostPod) -> Holder:
+        return pods.read_holder(pod, self._rules, self._find_labels(pod.metadata.namespace))
 
     def _find_labels(self, namespace: str) -> Mapping[str, str]:
         found = self._stores.namespaces.get(namespace)

@@ -1,9 +1,9 @@
 """Counting on the leader: every minute the meters are read, and what is new is stored in one transaction.
 
 The ledger stores with each count up to when it counted. A process that starts continues there: what happened in between
-is counted from what the API still shows. An end that is reported only after a restart corrects what the earlier process
-wrote, as far back as the grace. Pods that were deleted in between are not charged for that time; such gaps are kept
-with the ledger, and reports name them.
+is counted from what the API still shows. A start or an end that is reported only after a restart corrects what the
+earlier process wrote, as far back as the grace. Pods that were deleted in between are not charged for that time; such
+gaps are kept with the ledger, and reports name them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from kgwe.apps import background
 from kgwe.apps.cost.quotas import sum_unused
 from kgwe.apps.cost.usage import UsageFeed, open_usage
 from kgwe.costing.books import Dimension
+from kgwe.costing.metering import late_starts
 from kgwe.costing.metering.late_ends import SPARE, end_holders
+from kgwe.costing.metering.late_starts import start_holders
 from kgwe.costing.metering.quota import QuotaMeter, sum_spare
 from kgwe.costing.segments import HELD, Bucket
 from kgwe.costing.split import parse_method
@@ -89,6 +91,8 @@ class CostEngine:
         self._state: dict[str, str] = {}
         self._resumed_s: int | None = None
         """Up to when an earlier process counted; None once its last segments are final."""
+        self._charged: set[str] = set()
+        """Pods that an earlier process charged for its last minutes."""
         self._problem: str | None = "has not counted yet"
         self._started_s = 0
         self._counting = asyncio.Lock()
@@ -147,7 +151,7 @@ class CostEngine:
         nodes = [each for each in facts if self._facts.get(each.node) != each]
         batch, state = list(self._pending), self._state | {COUNTED: str(until_s)}
         try:
-            corrected = await self._correct_ends(until_s)
+            corrected = await self._correct_earlier(until_s)
             await asyncio.to_thread(self._ledger.put, [*corrected, *batch], state, nodes)
         except errors.KgweError as exc:
             if self._problem is None:
@@ -160,8 +164,8 @@ class CostEngine:
         self._problem = None
         await self._publish(until_s, len(batch), fresh)
 
-    async def _correct_ends(self, until_s: int) -> list[Segment]:
-        """Return corrections of what an earlier process wrote, for ends that were reported since then."""
+    async def _correct_earlier(self, until_s: int) -> list[Segment]:
+        """Return corrections of what an earlier process wrote, for starts and ends that were reported since then."""
         assert self._meter is not None  # noqa: S101 -- set on entry
         assert self._ledger is not None  # noqa: S101
         if self._resumed_s is None:
@@ -169,14 +173,21 @@ class CostEngine:
         resumed_s, grace_s = self._resumed_s, self._settings.grace_seconds
         if until_s > self._started_s + 2 * grace_s:
             self._resumed_s = None
+        first_s = resumed_s - grace_s
         ends = self._meter.list_ends(resumed_s)
-        if not ends:
+        started = self._meter.list_starts(first_s, resumed_s, self._book, self._method)
+        starts = [each for each in started if each.holder.uid not in self._charged]
+        if not ends and not starts:
             return []
         owners = self._meter.list_owners(self._book, resumed_s)
-        holders, first_s = {*ends, *owners.values()}, resumed_s - grace_s
+        holders = {*ends, *owners.values(), *(each.holder for each in starts)}
         stored = await asyncio.to_thread(load_recent, self._ledger.database, holders, SPARE, first_s)
         earlier = [each for each in stored if each.end_s <= resumed_s]
-        return end_holders(earlier, {each.uid: max(end_s, first_s) for each, end_s in ends.items()}, owners)
+        self._charged |= {each.holder.uid for each in earlier if each.holder is not None}
+        late = [each for each in starts if each.holder.uid not in self._charged]
+        ended = end_holders(earlier, {each.uid: max(end_s, first_s) for each, end_s in ends.items()}, owners)
+        begun = start_holders(late_starts.apply(earlier, ended), late)
+        return list({each.key: each for each in (*ended, *begun)}.values())
 
     def _list_tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
         yield self._run()

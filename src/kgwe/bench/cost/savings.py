@@ -48,7 +48,7 @@ _SHARES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    pods: int = 4000
+    pods: int = 8000
     seed: int = 1
     weeks: int = 20
     """Baseline weeks whose mean is the truth."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from cyclopts import App, Parameter
 
 from kgwe import errors, terminal
-from kgwe.cli.cost import ledger_access, savings
+from kgwe.cli.cost import fragmentation, ledger_access, savings, spot
 from kgwe.cli.cost.ledger_access import Store  # noqa: TC001 - read by cyclopts when it runs
 
 if TYPE_CHECKING:
@@ -27,11 +27,14 @@ Foundation instead, one row for each pod, node and period.""",
   kgwe report --last 30d -o html --file report.html
   kgwe report --team vision -o json
   kgwe report savings --last 7d
+  kgwe report fragmentation --last 7d
+  kgwe report spot --last 30d
   kgwe report --last 30d --focus-version 1.2 --file charges.csv
   kgwe report --last 30d --focus-version 1.3 -o parquet --file charges.parquet""",
 )
 
-app.command(savings.app)
+for _each in (savings, fragmentation, spot):
+    app.command(_each.app)
 _SECTIONS: Final = ("namespace", "team", "project", "cost-center", "experiment", "user")
 Output = Annotated[
     Literal["table", "json", "yaml", "csv", "html", "pdf", "parquet"], Parameter(name=["--output", "-o"])

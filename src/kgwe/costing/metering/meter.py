@@ -10,17 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kgwe.costing.metering.division import GpuCut, NodeCut
+from kgwe.costing.metering.division import GpuCut, NodeCut, divide_node
 from kgwe.costing.metering.timeline import ClaimSpan, LineKey, NodeSpan, OpenLine, sweep_node
 from kgwe.costing.metering.use import Use, UseRecord
 from kgwe.costing.prices.book import Capacity, Quote
 from kgwe.costing.prices.commitments import PREFIX
-from kgwe.costing.segments import Account, Holder
+from kgwe.costing.segments import HELD, Account, Holder
 from kgwe.costing.split import HostShape, Rates, SplitMethod, split_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kgwe.costing.metering.division import Line
     from kgwe.costing.metering.use import UseKey
     from kgwe.costing.prices.book import NodeKind, PriceBook
     from kgwe.costing.segments import Segment, SegmentKey
@@ -120,6 +121,14 @@ class NodeMeter:
         changed = [each for key, each in current.items() if self._written.get(key) != each]
         self._written = current
         return [*gone, *changed]
+
+    def price_claim(self, span: ClaimSpan, at_s: int, book: PriceBook, method: SplitMethod) -> tuple[Line, ...]:
+        """Return what a claim costs on the node as it is now, at the prices of a time; nothing if it is gone."""
+        state = self.state
+        if state is None:
+            return ()
+        lines = divide_node(_price(state, book.quote(state.kind, at_s), book, method), [span.claim])
+        return tuple(each for each in lines if each.holder == span.claim.holder and each.bucket in HELD)
 
     def settle(self, until_s: int, book: PriceBook, method: SplitMethod) -> None:
         """Take everything before a time as final."""

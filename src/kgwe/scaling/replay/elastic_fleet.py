@@ -6,6 +6,7 @@ A node is bought when a pod fits on none that is there, and returned when it was
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -139,7 +140,7 @@ def hold_whole_gpus(allocation: Allocation) -> Allocation:
     """Return the allocation as it would be without shares and slices: a whole GPU for a part of one."""
     if allocation.gpus:
         return allocation
-    return type(allocation)(allocation.node, allocation.start_s, allocation.end_s, gpus=1)
+    return replace(allocation, gpus=1, milli=0)
 
 
 def round_up_parts(allocation: Allocation) -> Allocation:

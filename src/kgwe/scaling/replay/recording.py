@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ class Allocation:
     end_s: int
     gpus: int = 0
     milli: int = 0
+    owner: str = ""
+    """Namespace, kind and name of its workload."""
+    ticks: int = 0
+    """What it cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,4 +112,4 @@ def clip(allocations: Iterable[Allocation], start_s: int, end_s: int) -> Iterato
     for each in allocations:
         first, last = max(each.start_s, start_s), min(each.end_s, end_s)
         if first < last:
-            yield Allocation(each.node, first, last, each.gpus, each.milli)
+            yield replace(each, start_s=first, end_s=last)

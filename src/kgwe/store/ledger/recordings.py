@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import sqlalchemy as sa
 
 from kgwe import errors
+from kgwe.costing.charges import divide_signed
 from kgwe.costing.metering.mig_weights import SlicePlace, weigh_slices
-from kgwe.costing.prices.book import Capacity, NodeKind, Quote
+from kgwe.costing.prices.book import FOREVER, Capacity, NodeKind, Quote
 from kgwe.costing.prices.commitments import PREFIX, CommitmentKind
 from kgwe.costing.segments import Bucket, Part
 from kgwe.model.gpu import catalog
 from kgwe.scaling.replay.recording import Allocation, NodeLife, Pool, Recording
 from kgwe.store.ledger import rollups
-from kgwe.store.ledger.reader import fetch_segments
+from kgwe.store.ledger.reader import fetch_segments, load_accounts, load_pods
 from kgwe.store.ledger.schema import NODES, PIECES, PRICES, SEGMENTS
 
 if TYPE_CHECKING:
@@ -47,11 +48,12 @@ class _Life:
 class _Hold:
     """What a pod held on a node."""
 
-    start_s: int
-    end_s: int
+    start_s: int = FOREVER
+    end_s: int = 0
+    ticks: int = 0
     whole: set[str] = field(default_factory=set)
-    parts: dict[str, dict[str, tuple[int, int, int]]] = field(default_factory=dict)
-    """GPU -> place on it -> milli, and from when until when."""
+    parts: dict[str, dict[str, int]] = field(default_factory=dict)
+    """GPU -> place on it -> milli."""
 
 
 def load_recording(database: Database, start_s: int, end_s: int, book: PriceBook | None = None) -> Recording:
@@ -61,6 +63,9 @@ def load_recording(database: Database, start_s: int, end_s: int, book: PriceBook
         pieces = {row[0]: row for row in connection.execute(sa.select(PIECES))}
         facts = {row[0]: row for row in connection.execute(sa.select(NODES))}
         prepaid = _list_prepaid(connection)
+        held = rows[rows[:, rollups.BUCKET] == Bucket.ALLOCATED]
+        pods = load_pods(connection, np.unique(held[:, rollups.POD]).tolist(), load_accounts(connection))
+    owners = {number: f"{account.namespace}/{workload}" for number, (account, workload, _) in pods.items()}
     begin, end = rows[:, rollups.START], rows[:, rollups.START] + rows[:, rollups.SECONDS]
     rows = np.column_stack([rows, np.maximum(begin, start_s), np.minimum(end, end_s)])
     lives = _read_lives(rows, pieces, prepaid)
@@ -79,7 +84,7 @@ def load_recording(database: Database, start_s: int, end_s: int, book: PriceBook
         is_spot, is_prepaid = life.capacity == Capacity.SPOT, life.is_prepaid or name.startswith(PREFIX)
         nodes.append(NodeLife(name, pool, is_spot, is_prepaid, life.start_s, life.end_s, life.paid_s, life.ticks))
     prices = _quote_pools(nodes, facts, book, end_s - 1) if book is not None else {}
-    return Recording(start_s, end_s, tuple(nodes), tuple(_list_allocations(rows, pieces)), prices)
+    return Recording(start_s, end_s, tuple(nodes), tuple(_list_allocations(rows, pieces, owners)), prices)
 
 
 def _list_prepaid(connection: Connection) -> set[int]:
@@ -99,29 +104,30 @@ def _read_lives(rows: Any, pieces: dict[int, Any], prepaid: set[int]) -> dict[st
     return found
 
 
-def _list_allocations(rows: Any, pieces: dict[int, Any]) -> Iterator[Allocation]:
+def _list_allocations(rows: Any, pieces: dict[int, Any], owners: dict[int, str]) -> Iterator[Allocation]:
     held: dict[tuple[int, str], _Hold] = {}
     for row in rows[rows[:, rollups.BUCKET] == Bucket.ALLOCATED].tolist():
         _, node, part, gpu, place, model, *_ = pieces[row[rollups.PIECE]]
+        first, last = row[-2], row[-1]
+        hold = held.setdefault((row[rollups.POD], node), _Hold())
+        hold.ticks += row[rollups.RATE] * (last - first)
         if part not in _PARTS:
             continue
-        first, last = row[-2], row[-1]
-        hold = held.setdefault((row[rollups.POD], node), _Hold(first, last))
+        hold.start_s, hold.end_s = min(hold.start_s, first), max(hold.end_s, last)
         if part == Part.GPU:
             hold.whole.add(gpu)
-            hold.start_s, hold.end_s = min(hold.start_s, first), max(hold.end_s, last)
             continue
         places = hold.parts.setdefault(gpu, {})
-        milli, since_s, until_s = places.get(place, (0, first, last))
         size = _weigh_slice(model, place) or row[rollups.PPM] // _MILLI
-        places[place] = max(milli, size), min(since_s, first), max(until_s, last)
-    for (_, node), hold in held.items():
+        places[place] = max(places.get(place, 0), size)
+    for (pod, node), hold in held.items():
+        count = bool(hold.whole) + len(hold.parts)
+        cost = divide_signed(hold.ticks, [1] * count) if count else []
+        base = Allocation(node, hold.start_s, hold.end_s, owner=owners.get(pod, ""))
         if hold.whole:
-            yield Allocation(node, hold.start_s, hold.end_s, gpus=len(hold.whole))
+            yield replace(base, gpus=len(hold.whole), ticks=cost.pop())
         for places in hold.parts.values():
-            milli = sum(each[0] for each in places.values())
-            first, last = min(each[1] for each in places.values()), max(each[2] for each in places.values())
-            yield Allocation(node, first, last, milli=min(max(milli, 1), _MILLI))
+            yield replace(base, milli=min(max(sum(places.values()), 1), _MILLI), ticks=cost.pop())
 
 
 def _weigh_slice(model: str, place: str) -> int:

@@ -12,12 +12,12 @@ app = App(
     help_format="plaintext",
     help_epilogue="""Examples:
   kgwe bench savings
-  kgwe bench savings --pods 8000 --seed 2 --json""",
+  kgwe bench savings --pods 2000 --seed 2 --json""",
 )
 
 
 @app.default
-def run(*, pods: int = 4000, seed: int = 1, weeks: int = 20, replays: int = 30, json: Json = False) -> int:
+def run(*, pods: int = 8000, seed: int = 1, weeks: int = 20, replays: int = 30, json: Json = False) -> int:
     """Simulate a week with and without sharing, packing and spot, and compare it with the report. Takes a minute.
 
     Parameters
