@@ -21,7 +21,7 @@ app = App(
     help="""Advise which workloads to run on spot nodes.
 
 Interruptions are measured: spot nodes that went away while pods held their GPUs. The cost on spot includes the work
-that is repeated after an interruption, at the upper bound of the measured rate. Without a spot node there is no advice.""",
+that is repeated after an interruption, at the upper bound of the measured rate. Without spot nodes there is none.""",
     help_format="plaintext",
     help_epilogue="""Examples:
   kgwe report spot --last 30d

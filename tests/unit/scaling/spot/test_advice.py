@@ -17,7 +17,7 @@ END = 1000 * HOUR
 
 def node(name: str, start_h: int, end_h: int, *, spot: bool, rate: int) -> NodeLife:
     seconds = (end_h - start_h) * HOUR
-    return NodeLife(name, POOL, spot, False, start_h * HOUR, end_h * HOUR, seconds, seconds * rate)
+    return NodeLife(name, POOL, spot, not spot and rate == 0, start_h * HOUR, end_h * HOUR, seconds, seconds * rate)
 
 
 def record(lost: int, hours: int, run_h: int, spot_rate: int = 3_000_000) -> Recording:
