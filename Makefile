@@ -12,7 +12,7 @@ WORKERS ?= 3
 # The tests start hundreds of processes: they keep compiled modules, also where the shell says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-unit test-slow soak search check format images bench crds proto lock clean
+.PHONY: help run test test-unit test-slow soak search check format images bench crds monitoring proto lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,7 @@ check: $(READY) ## Lint, types, architecture, generated files
 	@$(BIN)/kgwe crds --check
 	@$(BIN)/kgwe crds --docs --check
 	@$(BIN)/python -m kgwe.httpapi docs/reference/openapi.json --check
+	@$(BIN)/python -m kgwe.monitoring --check
 	@$(BIN)/kgwe image dockerfile --check
 	@$(BIN)/kgwe chart --check
 	@echo "All checks passed."
@@ -76,6 +77,9 @@ crds: $(READY) ## Write deploy/crds, docs/reference and the charts' files from t
 	@$(BIN)/kgwe crds --docs --output docs/reference
 	@$(BIN)/python -m kgwe.httpapi docs/reference/openapi.json
 	@$(BIN)/kgwe chart
+
+monitoring: $(READY) ## Write dashboards, rules and runbooks from src/kgwe/monitoring
+	@$(BIN)/python -m kgwe.monitoring
 
 proto: $(READY) ## Write the code of the protocols in src/kgwe/proto
 	@$(BIN)/python -m kgwe.proto.generate

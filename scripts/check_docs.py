@@ -7,6 +7,7 @@ script prints one line per problem and exits with 1 if there is any.
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 import shlex
@@ -19,6 +20,7 @@ import yaml
 from cyclopts import CycloptsError
 
 from kgwe.cli.main import build_app, order_arguments
+from kgwe.monitoring import reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +57,15 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
+# Where reasons of conditions are: Condition(type, status, reason, …), DesiredCondition(status, reason, …).
+_REASON_ARGUMENT = {"Condition": 2, "DesiredCondition": 1}
+_WITH_REASON = {"LabelCheck", "DriverState", "Condition"}
+_STATUSES = {"True", "False", "Unknown"}
+_CAMEL = re.compile(r"[A-Z][A-Za-z]+")
+# Packages that write no conditions of KGWE.
+_WITHOUT_CONDITIONS = {"bench", "cli", "local", "sim", "monitoring"}
+
+
 def find_problems(root: Path) -> Iterator[str]:
     """One line for each mistake in the documents, examples and deployment files below `root`."""
     for path in [*sorted(root.glob("*.md")), *sorted((root / "docs").rglob("*.md"))]:
@@ -73,6 +84,53 @@ def find_problems(root: Path) -> Iterator[str]:
         text = path.read_text(encoding="utf-8")
         for problem in (*_find_banned_words(text), *_find_invalid_manifests(text)):
             yield f"{path.relative_to(root)}: {problem}"
+
+
+def find_missing_runbooks(root: Path) -> Iterator[str]:
+    """Reasons of conditions in the code without a page in docs/runbooks. Alerts and their pages have one source."""
+    known = {path.stem for path in (root / "docs" / "runbooks").rglob("*.md")} | set(reasons.HEALTHY)
+    for name, where in sorted(find_reasons(root / "src" / "kgwe").items()):
+        if name not in known:
+            yield f"{where}: the reason {name} has no runbook: add it to src/kgwe/monitoring/reasons.py"
+
+
+def find_reasons(sources: Path) -> dict[str, str]:
+    """Return the reasons of conditions that the code writes, each with a place where it does."""
+    found: dict[str, str] = {}
+    for path in sorted(sources.rglob("*.py")):
+        if path.relative_to(sources).parts[0] in _WITHOUT_CONDITIONS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for name in _read_reasons(node):
+                if _CAMEL.fullmatch(name) and name not in _STATUSES:
+                    found.setdefault(name, f"{path.relative_to(sources.parent.parent)}:{getattr(node, 'lineno', 0)}")
+    return found
+
+
+def _read_reasons(node: ast.AST) -> Iterator[str]:
+    """Reasons in one expression: members of a Reason, arguments of a Condition, and (status, reason, message)."""
+    if isinstance(node, ast.ClassDef) and node.name in {"Reason", "UnmetReason"}:
+        for line in node.body:
+            if isinstance(line, ast.Assign):
+                yield from _strings(line.value)
+    elif isinstance(node, ast.Call):
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        place = _REASON_ARGUMENT.get(name)
+        if place is not None and len(node.args) > place:
+            yield from _strings(node.args[place])
+        if name in _WITH_REASON:
+            for keyword in node.keywords:
+                yield from _strings(keyword.value) if keyword.arg == "reason" else ()
+    elif isinstance(node, ast.Tuple) and len(node.elts) > 1:
+        first = node.elts[0]
+        if isinstance(first, ast.Constant) and (first.value in _STATUSES or isinstance(first.value, bool)):
+            yield from _strings(node.elts[1])
+
+
+def _strings(node: ast.AST) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield each.value
 
 
 def _find_banned_words(text: str) -> Iterator[str]:
@@ -263,7 +321,7 @@ def _line(text: str, position: int) -> int:
 
 
 def main() -> int:
-    problems = list(find_problems(_ROOT))
+    problems = [*find_problems(_ROOT), *find_missing_runbooks(_ROOT)]
     for problem in problems:
         sys.stdout.write(f"{problem}\n")
     return 1 if problems else 0

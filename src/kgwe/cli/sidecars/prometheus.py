@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from kgwe import terminal
 from kgwe.local.cluster.cluster import LocalCluster
 from kgwe.local.host import progress
-from kgwe.local.prometheus import server
+from kgwe.local.prometheus import binary, server
 
 app = App(
     name="prometheus",
@@ -21,7 +21,8 @@ app = App(
   kgwe local prometheus up                     start it; a missing 3.x is built once
   kgwe local prometheus up --version-line 2    use the 2.x of the distribution
   kgwe local prometheus status
-  kgwe local prometheus down""",
+  kgwe local prometheus down
+  kgwe local prometheus promtool               print the path of promtool; it is built once""",
 )
 
 Name = Annotated[str, Parameter(name=["--name", "-n"], help="Name of the local cluster.")]
@@ -67,3 +68,10 @@ def status(*, name: Name = "kgwe", output: Output = "table") -> int:
             f" {found.targets_up} targets respond, {found.targets_down} do not\n"
         )
     return 0 if found.problem is None else 1
+
+
+@app.command
+def promtool() -> int:
+    """Print the path of promtool, which checks and tests rules. A missing one is built, which takes some minutes."""
+    terminal.write(f"{binary.ensure_promtool(progress.for_stream())}\n")
+    return 0

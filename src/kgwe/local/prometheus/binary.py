@@ -30,6 +30,14 @@ TOOL: Final = Tool(
     ldflags=("-X github.com/prometheus/common/version.Version=3.13.5",),
     tags=("netgo", "remove_all_sd"),
 )
+PROMTOOL: Final = Tool(
+    "promtool",
+    TOOL.version,
+    TOOL.module,
+    "github.com/prometheus/prometheus/cmd/promtool",
+    ldflags=TOOL.ldflags,
+    tags=TOOL.tags,
+)
 LINES: Final = (2, 3)
 BUILT_LINE: Final = 3
 _DEBIAN: Final = Path("/usr/bin/prometheus")
@@ -62,6 +70,24 @@ def ensure_prometheus(line: int | None = None, progress: Progress | None = None)
         timeout_s=_LOCK_TIMEOUT_S, waiting=progress.note
     ):
         return find_prometheus(BUILT_LINE) or build.build([TOOL], progress)[TOOL.name]
+
+
+def find_promtool() -> Path | None:
+    """Return promtool from PATH or the cache; None if there is none. Nothing is built."""
+    on_path = shutil.which(PROMTOOL.name)
+    cached = binaries.cache_path(PROMTOOL)
+    return Path(on_path) if on_path else cached if cached.is_file() else None
+
+
+def ensure_promtool(progress: Progress | None = None) -> Path:
+    """Return promtool; build it if there is none."""
+    if found := find_promtool():
+        return found
+    progress = progress or Silent()
+    with Lock(paths.cache_root() / "build.lock", purpose="building promtool").hold(
+        timeout_s=_LOCK_TIMEOUT_S, waiting=progress.note
+    ):
+        return find_promtool() or build.build([PROMTOOL], progress)[PROMTOOL.name].path
 
 
 def _list_candidates() -> Iterator[tuple[Path, Source]]:

@@ -2,4 +2,7 @@
 
 package tools
 
-import _ "github.com/prometheus/prometheus/cmd/prometheus"
+import (
+	_ "github.com/prometheus/prometheus/cmd/prometheus"
+	_ "github.com/prometheus/prometheus/cmd/promtool"
+)

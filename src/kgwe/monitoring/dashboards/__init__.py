@@ -1,0 +1,1 @@
+"""The dashboards, one module each, and the list of all."""

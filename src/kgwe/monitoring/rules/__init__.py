@@ -1,0 +1,1 @@
+"""Recording and alert rules of Prometheus, one module per part of KGWE."""

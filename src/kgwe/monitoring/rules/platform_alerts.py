@@ -1,0 +1,152 @@
+"""Alerts of the optimizer, the webhook, certificates, notifications, controllers and scrape targets."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kgwe.monitoring.promql import quantile
+from kgwe.monitoring.rules.types import Alert, Group
+
+_OPTIMIZER_LOGS: Final = "`kubectl -n kgwe-system logs deploy/kgwe-optimizer`"
+_WEBHOOK_LOGS: Final = "`kubectl -n kgwe-system logs deploy/kgwe-webhook`"
+_BUCKETS: Final = "kgwe_webhook_seconds_bucket"
+_DAY: Final = 86_400
+
+GROUP: Final = Group(
+    "kgwe-platform-alerts",
+    alerts=(
+        Alert(
+            "KGWEControllerErrors",
+            "sum by (controller) (increase(controller_reconcile_errors_total[15m])) > 5",
+            "warning",
+            "{{ $labels.controller }} fails again and again",
+            "Reconciles of one controller end with unexpected errors. They are retried with a back-off.",
+            ("the log of that process: lines with `level=error`", "`kgwe debug bundle`"),
+            ("the error names a missing right, an unreachable server or a defect",),
+            (('controller_reconcile_errors_total{controller="scheduler"}', "0+1x60"),),
+            (('controller_reconcile_errors_total{controller="scheduler"}', "0x700 2x740"),),
+        ),
+        Alert(
+            "KGWEMetricsTargetDown",
+            'up{job=~".*kgwe.*"} == 0',
+            "warning",
+            "{{ $labels.job }} on {{ $labels.instance }} cannot be scraped",
+            "Prometheus gets no metrics of this process. Alerts about it cannot fire.",
+            ("the error on the targets page of Prometheus", "`/healthz` of the process"),
+            (
+                "401 or 403: bind the ClusterRole `kgwe-metrics-reader` to Prometheus' service account",
+                "connection refused: the process does not run, or a NetworkPolicy blocks the port",
+            ),
+            (('up{job="kgwe-scheduler",instance="a"}', "0x60"),),
+            (('up{job="kgwe-scheduler",instance="a"}', "1x1440"), ('up{job="other",instance="b"}', "0x1440")),
+        ),
+        Alert(
+            "KGWEUsageDataIncomplete",
+            "max(kgwe_metric_source_up) == 0",
+            "warning",
+            "The optimizer has no complete usage data of GPUs",
+            "Waste findings, right-sizing and scale-down by use are paused: unknown is never taken for idle.",
+            ("`/readyz` of the optimizer says what is missing", _OPTIMIZER_LOGS),
+            ("check its exporters or the URL of Prometheus (docs/metric-sources.md)",),
+            (("kgwe_metric_source_up", "0x60"),),
+            (("kgwe_metric_source_up", "1x1440"),),
+            wait="15m",
+        ),
+        Alert(
+            "KGWEHistoryStoreLost",
+            "sum(increase(kgwe_optimizer_store_losses_total[1h])) > 0",
+            "warning",
+            "The history store was deleted or replaced while in use",
+            "Predictions start again from what is in memory and in the new store.",
+            (_OPTIMIZER_LOGS, "the volume of the store"),
+            ("restore the store from its backup (docs/optimizer.md)",),
+            (("kgwe_optimizer_store_losses_total", "0x5 1+1x60"),),
+            (("kgwe_optimizer_store_losses_total", "1x1440"),),
+            wait="0m",
+        ),
+        Alert(
+            "KGWEHistoryNotStored",
+            "max(kgwe_optimizer_unstored) > 10000",
+            "warning",
+            "{{ $value }} observations are not in the history store yet",
+            "The store is slow or does not answer. A restart of the optimizer would lose them.",
+            (_OPTIMIZER_LOGS, "is PostgreSQL reachable, and is its disk full?"),
+            ("make the store available again; nothing else is needed",),
+            (("kgwe_optimizer_unstored", "20000x60"),),
+            (("kgwe_optimizer_unstored", "200x1440"),),
+        ),
+        Alert(
+            "GPUPodsIdle",
+            'max(kgwe_gpu_pods{state="idle"}) + max(kgwe_gpu_pods{state="idle-holding-memory"}) > 0',
+            "info",
+            "{{ $value }} pods hold GPUs that they do not use",
+            "Their GPUs did nothing in the whole window.",
+            ("dashboard *GPU Waste*", "`kgwe idle`"),
+            ("tell the owners, or let KGWE suspend idle work (docs/idle.md)",),
+            (('kgwe_gpu_pods{state="idle"}', "2x120"), ('kgwe_gpu_pods{state="idle-holding-memory"}', "0x120")),
+            (('kgwe_gpu_pods{state="idle"}', "0x1440"), ('kgwe_gpu_pods{state="idle-holding-memory"}', "0x1440")),
+            wait="1h",
+        ),
+        Alert(
+            "KGWEWebhookErrors",
+            'sum by (outcome) (increase(kgwe_webhook_requests_total{outcome=~"error|malformed"}[15m])) > 0',
+            "warning",
+            "The webhook answered requests with {{ $labels.outcome }}",
+            "The pods were created unchanged: the webhook never blocks a creation.",
+            (_WEBHOOK_LOGS,),
+            ("`malformed`: the caller is not the API server", "`error`: report the stack of the log"),
+            (('kgwe_webhook_requests_total{outcome="error"}', "0+1x60"),),
+            (('kgwe_webhook_requests_total{outcome="error"}', "1x1440"),
+             ('kgwe_webhook_requests_total{outcome="changed"}', "0+9x1440")),
+            wait="0m",
+        ),
+        Alert(
+            "KGWEWebhookSlow",
+            f"{quantile(0.99, 'kgwe_webhook_seconds', window='5m')} > 0.05",
+            "warning",
+            "1 % of the webhook's answers take longer than 50 ms",
+            "The creation of GPU pods waits for them.",
+            (_WEBHOOK_LOGS, "CPU throttling of the container"),
+            ("raise its CPU limit", "more replicas"),
+            ((f'{_BUCKETS}{{le="0.05"}}', "0+10x60"), (f'{_BUCKETS}{{le="0.1"}}', "0+20x60"),
+             (f'{_BUCKETS}{{le="+Inf"}}', "0+20x60")),
+            ((f'{_BUCKETS}{{le="0.05"}}', "0+20x1440"), (f'{_BUCKETS}{{le="0.1"}}', "0+20x1440"),
+             (f'{_BUCKETS}{{le="+Inf"}}', "0+20x1440")),
+        ),
+        Alert(
+            "KGWECertificateExpiresSoon",
+            f"min by (name) (kgwe_certificate_expires_timestamp_seconds) - time() < {3 * _DAY}",
+            "warning",
+            "Certificate {{ $labels.name }} ends in {{ $value | humanizeDuration }}",
+            "KGWE renews after two thirds of the validity; this one was not renewed.",
+            (_WEBHOOK_LOGS, "`docs/certificates.md`"),
+            ("the keeper lacks rights on its Secret or webhook configuration: the log says which",),
+            (('kgwe_certificate_expires_timestamp_seconds{name="webhook"}', "3600x60"),),
+            (('kgwe_certificate_expires_timestamp_seconds{name="webhook"}', f"{30 * _DAY}x1440"),),
+            wait="0m",
+        ),
+        Alert(
+            "KGWECertificateRenewalFails",
+            "sum(increase(kgwe_certificate_failures_total[30m])) > 3",
+            "warning",
+            "Certificates cannot be kept current",
+            "The running certificates work until they end.",
+            (_WEBHOOK_LOGS,),
+            ("restore the rights of deploy/webhook.yaml", "a damaged Secret is moved aside: see the log"),
+            (("kgwe_certificate_failures_total", "0+1x60"),),
+            (("kgwe_certificate_failures_total", "1x1440"),),
+        ),
+        Alert(
+            "KGWENotificationsFail",
+            'sum by (channel, result) (increase(kgwe_notifications_total{result=~"failed|dropped"}[30m])) > 0',
+            "warning",
+            "Notifications over {{ $labels.channel }} are {{ $labels.result }}",
+            "People do not learn of budgets and idle work.",
+            ("the log of the sender: `notification_failed` names the channel and the answer",),
+            ("check address, token and network of the channel (docs/notifications.md)",),
+            (('kgwe_notifications_total{channel="slack",result="failed"}', "0+1x60"),),
+            (('kgwe_notifications_total{channel="slack",result="failed"}', "2x1440"),
+             ('kgwe_notifications_total{channel="slack",result="sent"}', "0+1x1440")),
+        ),
+    ),
+)  # fmt: skip
