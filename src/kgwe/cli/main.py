@@ -65,6 +65,7 @@ COMMANDS = (
     Command("defrag", "kgwe.cli.defrag:app", "Move pods that consent to make room for a waiting gang."),
     Command("sharing", "kgwe.cli.sharing:app", "Configure GPU sharing (time-slicing, MPS) of the device plugin."),
     Command("image", "kgwe.cli.install.image:app", "Build and push container images without a container engine."),
+    Command("debug", "kgwe.cli.debug:app", "Collect logs, metrics and status into one file, without secrets."),
     Command("bench", "kgwe.cli.bench:app", "Measure KGWE on this machine."),
 )
 

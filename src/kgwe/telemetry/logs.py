@@ -10,6 +10,8 @@ from typing import Any, TextIO, cast
 import msgspec
 import structlog
 
+from kgwe.telemetry import redaction
+
 
 class _Stderr(io.TextIOBase):
     """The current sys.stderr: loggers outlive a redirection of it."""
@@ -34,9 +36,13 @@ def configure(*, level: str = "info", json: bool | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if json:
-        renderer: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_encode)]
+        renderer: list[Any] = [
+            structlog.processors.format_exc_info,
+            redaction.redact_event,
+            structlog.processors.JSONRenderer(_encode),
+        ]
     else:
-        renderer = [structlog.dev.ConsoleRenderer()]
+        renderer = [redaction.redact_event, structlog.dev.ConsoleRenderer()]
     threshold = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[*shared, *renderer],

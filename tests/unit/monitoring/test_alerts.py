@@ -19,8 +19,8 @@ DAY = ("1h", "6h", "12h", "18h", "23h")
 
 
 def minutes(duration):
-    number, unit = re.fullmatch(r"(\d+)([mh])", duration or "0m").groups()
-    return int(number) * (60 if unit == "h" else 1)
+    text = duration or "0m"
+    return int(text[:-1]) * (60 if text.endswith("h") else 1)
 
 
 def quiet(alert, times=DAY):

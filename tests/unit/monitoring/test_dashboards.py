@@ -63,7 +63,7 @@ def test_identity_and_version(model):
 def test_panels_have_their_own_ids_and_places_within_the_grid(model):
     ids = [panel["id"] for panel in model["panels"]]
     assert len(ids) == len(set(ids))
-    taken = set()
+    taken: set[tuple[int, int]] = set()
     for panel in model["panels"]:
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= panels.COLUMNS
@@ -103,6 +103,7 @@ def test_variables_that_queries_use_are_defined(model):
 def test_recorded_series_that_queries_read_exist():
     recorded = {each.record for each in catalogue.list_recordings()}
     texts = [query.expr for each in DASHBOARDS.values() for panel in each.list_panels() for query in panel.queries]
-    texts += [each.expr for each in (*catalogue.list_alerts(), *catalogue.list_recordings())]
+    texts += [each.expr for each in catalogue.list_alerts()]
+    texts += [each.expr for each in catalogue.list_recordings()]
     read = {name for text in texts for name in re.findall(r"kgwe:[a-z_0-9]+:[a-z_0-9]+", text)}
     assert read == recorded

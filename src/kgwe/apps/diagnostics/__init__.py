@@ -1,0 +1,1 @@
+"""`kgwe debug bundle`: logs, metrics, status and versions in one file, without secrets."""
