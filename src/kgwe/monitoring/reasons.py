@@ -155,6 +155,8 @@ PAGES: Final = tuple(ReasonPage(*row) for row in (
     ("TopologyNotPromised", _DEMAND, "No pool promises the domain or link that the gang requires.",
      "Add a pool with a placement group, or prefer instead of require."),
     ("BudgetReached", _DEMAND, "The policy's budget does not allow another node.", "Raise it, or wait."),
+    ("WaitsForSpot", _DEMAND, "It has a deadline and can still wait for spot capacity, which costs less.",
+     "Nothing to do: nodes on demand are bought when the deadline is near."),
     ("NoCapacity", _POLICY, "The cloud has no such instances now.", "Allow other zones or types; it is tried again."),
     ("LaunchFailed", "Events of an AutoscalingPolicy", "The cloud refused a launch.", "The message is the cloud's."),
     ("Unreadable", _REQUEST, "The pod template of the request cannot be read.", "The message names the object."),
