@@ -168,6 +168,7 @@ PREFIXES: Final = (
 
 #: read by the optimizer only, about workloads of the same namespace; the scheduler places nothing by them
 NOT_PLACEMENT: Final = (
+    "kubectl.kubernetes.io/last-applied-configuration",  # left out of debug bundles
     "app.kubernetes.io/component",
     "app.kubernetes.io/name",
     "gpu-autoscaler.io/cost-limit",
