@@ -294,6 +294,24 @@ def empty_view() -> View:
     return View(state, state.gangs, RunningView(state, state.gangs, names.DEFAULT_IMAGE), time.time())
 
 
+def make_view(
+    found: Mapping[Resource[Any], Iterable[Any]],
+    gang_kinds: Iterable[Resource[Any]],
+    now_s: float,
+    *,
+    namespace: str = "",
+) -> View:
+    """Return a view of objects that were read already; `namespace`: the only one they are of."""
+    view = replace(empty_view(), now_s=now_s, listed=tuple(found), namespace=namespace)
+    view.state.claim_names.is_watched = resources.RESOURCE_CLAIM in found
+    _feed_state(view.state, {kind: found.get(kind, ()) for kind in (*found, *gang_kinds, resources.JOB)}, gang_kinds)
+    if namespace:
+        view.gangs.start_leading(LeaderActions())
+        return view
+    view.find_waiting()
+    return replace(view, warnings=view.state.reader.problems)
+
+
 async def read(client: KubeClient) -> View:
     """List everything once, and find what waits."""
     client = read_only(client)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from starlette.requests import Request
+    from starlette.routing import BaseRoute
 
     from kgwe.httpapi.authentication import Authenticator
     from kgwe.httpapi.routes import Route
@@ -28,6 +31,8 @@ log = structlog.get_logger(__name__)
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _JSON: Final = "application/json"
 _PROBLEM: Final = "application/problem+json"
+# Replies above this are compressed.
+_LARGE: Final = 4096
 _PER_S: Final = 20.0
 _BURST: Final = 60
 _AT_ONCE: Final = 8
@@ -48,17 +53,19 @@ class Api:
         version: str,
         users: RateLimiter | None = None,
         strangers: RateLimiter | None = None,
+        others: Sequence[BaseRoute] = (),
     ) -> None:
+        """`others`: routes outside of the API, such as pages; tried last."""
         self._authenticator = authenticator
         self._users = users or RateLimiter(_PER_S, _BURST)
         self._strangers = strangers or RateLimiter(_UNKNOWN_PER_S, _UNKNOWN_BURST)
         self._running = ConcurrencyLimiter(_AT_ONCE)
         self.document = describe_api(routes, title=title, version=version)
         self._encoded = msgspec.json.encode(self.document)
-        listed = [StarletteRoute(route.path, self._make_endpoint(route), methods=["GET"]) for route in routes]
+        listed = [StarletteRoute(route.path, self._make_endpoint(route), methods=[route.method]) for route in routes]
         document = StarletteRoute("/openapi.json", self._show_document, methods=["GET"])
         self.asgi = Starlette(
-            routes=[*listed, document], exception_handlers={404: _answer_unknown, 405: _answer_unknown}
+            routes=[*listed, document, *others], exception_handlers={404: _answer_unknown, 405: _answer_unknown}
         )
 
     async def _show_document(self, _request: Request) -> Response:
@@ -80,14 +87,23 @@ class Api:
         _check_size(request)
         address = request.client.host if request.client is not None else ""
         try:
-            user = await self._authenticator.authenticate(request.headers)
+            user = await self._authenticator.authenticate(request)
         except problems.Problem:
             self._strangers.take(address)
             raise
-        self._users.take(user.name)
+        # A client that is about to say who it is counts as unknown.
+        self._users.take(user.name) if user.name else self._strangers.take(address)
         with self._running.hold(user.name):
-            found = await route.handle(user, read_query(route, request))
-        return Response(msgspec.json.encode(found), media_type=_JSON, headers=_HEADERS)
+            arguments = [read_query(route, request)]
+            if route.body is not None:
+                arguments.append(await read_body(route.body, request))
+            if route.takes_request:
+                arguments.append(request)
+            found = await route.handle(user, *arguments)
+        if isinstance(found, Response):
+            return found
+        encoded = found if isinstance(found, bytes) else msgspec.json.encode(found)
+        return await asyncio.to_thread(_compress, encoded, request) if len(encoded) > _LARGE else _make_reply(encoded)
 
 
 def read_query(route: Route, request: Request) -> Any:
@@ -103,10 +119,40 @@ def read_query(route: Route, request: Request) -> Any:
         raise problems.bad_request(str(exc)) from exc
 
 
+async def read_body(kind: type[msgspec.Struct], request: Request) -> Any:
+    """Return the body of a request; raise a Problem with 400, 413 or 415 if it cannot be used."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
+        # A form of another site cannot send this type without asking first.
+        raise problems.Problem(415, "Unsupported Media Type", f"send the body as {_JSON}")
+    found = bytearray()
+    async for part in request.stream():
+        found += part
+        if len(found) > MOST_BODY_BYTES:
+            raise problems.Problem(413, "Content Too Large", f"a body has at most {MOST_BODY_BYTES >> 10} KiB")
+    try:
+        return msgspec.json.decode(bytes(found), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise problems.bad_request(f"the body cannot be read: {exc}") from exc
+
+
+def _make_reply(body: bytes) -> Response:
+    return Response(body, media_type=_JSON, headers=_HEADERS)
+
+
+def _compress(body: bytes, request: Request) -> Response:
+    """Return a large reply, compressed if the client takes it."""
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return _make_reply(body)
+    packed = gzip.compress(body, 1, mtime=0)
+    return Response(
+        packed, media_type=_JSON, headers=_HEADERS | {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+    )
+
+
 def _check_size(request: Request) -> None:
     length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length) > MOST_BODY_BYTES:
-        raise problems.Problem(413, "Content Too Large", "a request has no body")
+        raise problems.Problem(413, "Content Too Large", f"a body has at most {MOST_BODY_BYTES >> 10} KiB")
 
 
 def _reply(problem: problems.Problem) -> Response:

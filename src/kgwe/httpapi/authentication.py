@@ -14,6 +14,8 @@ from kgwe.kube.api.resources import Resource
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from starlette.requests import Request
+
     from kgwe.kube.client.client import KubeClient
 
 TOKEN_REVIEW: Final[Resource[Any]] = Resource(
@@ -36,11 +38,27 @@ class User:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
+class Asked(Protocol):
+    """The part of a request that says who sends it: a Request of Starlette is one."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+
 class Authenticator(Protocol):
     """Tells who a client is."""
 
-    async def authenticate(self, headers: Mapping[str, str]) -> User:
+    async def authenticate(self, request: Request) -> User:
         """Return the user; raise a Problem with 401 for a client that is not known."""
+
+
+def read_token(request: Asked) -> str:
+    """Return the bearer token of a request; raise a Problem with 401 if there is none."""
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    token = token.strip()
+    if kind.lower() != "bearer" or not token:
+        raise problems.unauthorized("send a token of Kubernetes: Authorization: Bearer TOKEN")
+    return token
 
 
 class TokenAuthenticator:
@@ -52,12 +70,12 @@ class TokenAuthenticator:
         # Hash of a token -> (until when it counts, the user or why there is none).
         self._known: OrderedDict[bytes, tuple[float, User | str]] = OrderedDict()
 
-    async def authenticate(self, headers: Mapping[str, str]) -> User:
+    async def authenticate(self, request: Asked) -> User:
         """Return the user of the request's bearer token."""
-        kind, _, token = headers.get("authorization", "").partition(" ")
-        token = token.strip()
-        if kind.lower() != "bearer" or not token:
-            raise problems.unauthorized("send a token of Kubernetes: Authorization: Bearer TOKEN")
+        return await self.authenticate_token(read_token(request))
+
+    async def authenticate_token(self, token: str) -> User:
+        """Return the user of a token; raise a Problem with 401 if it is not valid."""
         if len(token) > _LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             raise problems.unauthorized("the token is malformed")
         key = hashlib.blake2b(token.encode(), digest_size=32).digest()

@@ -48,6 +48,8 @@ class GuardedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Make room for the connection, and watch it."""
         super().connection_made(transport)
+        if (tls := transport.get_extra_info("ssl_object")) is not None and (peer := tls.getpeercert()):
+            self.app_state = {**self.app_state, "peer": peer}
         self._number = next(_numbers)
         if len(self.connections) >= self.most:
             others = [each for each in self.connections if isinstance(each, GuardedConnection) and each is not self]
@@ -55,6 +57,12 @@ class GuardedConnection(H11Protocol):
             if waiting:
                 min(waiting, key=lambda each: each.rank).transport.abort()
         self._timer = self.loop.call_later(self.request_s, self._look)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the reply is a stream that never ends, and the client takes what is sent."""
+        cycle: Any = self.cycle
+        return cycle is not None and cycle.scope["state"].get("stream") and not self.transport.get_write_buffer_size()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop watching."""
@@ -64,7 +72,7 @@ class GuardedConnection(H11Protocol):
 
     def _look(self) -> None:
         """Close the connection if nothing has happened since the last look."""
-        if self.cycle is not self._seen:
+        if self.cycle is not self._seen or self.is_streaming:
             self._seen, self._looks = self.cycle, 0
         else:
             self._looks += 1

@@ -13,7 +13,6 @@ from kgwe.httpapi.problems import ProblemDocument
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from kgwe.httpapi.authentication import User
 
 _TEMPLATE: Final = "#/components/schemas/{name}"
 _PATH_PARTS: Final = re.compile(r"\{(\w+)\}")
@@ -34,26 +33,38 @@ class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path that is read with GET. Parts of the path in braces are fields of the query type, too."""
+    """A path and its method. Parts of the path in braces are fields of the query type, too."""
 
     path: str
     summary: str
     query: type[msgspec.Struct]
     reply: Any
-    handle: Callable[[User, Any], Awaitable[object]]
+    #: called with the user and the query, and with the body if there is one; may return a whole Response
+    handle: Callable[..., Awaitable[object]]
     tag: str = ""
+    method: str = "GET"
+    #: what a request sends, as JSON
+    body: type[msgspec.Struct] | None = None
+    #: of the reply
+    media_type: str = "application/json"
+    #: whether `handle` also gets the request itself, as its last argument
+    takes_request: bool = False
 
 
 def describe_api(routes: Sequence[Route], *, title: str, version: str) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of the routes."""
-    replies, components = msgspec.json.schema_components(
-        [*(route.reply for route in routes), ProblemDocument], ref_template=_TEMPLATE
+    bodies = [route.body for route in routes if route.body is not None]
+    schemas, components = msgspec.json.schema_components(
+        [*(route.reply for route in routes), *bodies, ProblemDocument], ref_template=_TEMPLATE
     )
-    problem = replies[-1]
-    paths = {
-        route.path: {"get": _describe_route(route, reply, problem)}
-        for route, reply in zip(routes, replies[:-1], strict=True)
-    }
+    problem, of_body = schemas[-1], dict(zip(bodies, schemas[len(routes) : -1], strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route, reply in zip(routes, schemas, strict=False):
+        described = _describe_route(route, reply, problem)
+        if route.body is not None:
+            content = {"application/json": {"schema": of_body[route.body]}}
+            described["requestBody"] = {"required": True, "content": content}
+        paths.setdefault(route.path, {})[route.method.lower()] = described
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version},
@@ -84,18 +95,22 @@ def _describe_route(route: Route, reply: dict[str, Any], problem: dict[str, Any]
                 "schema": rest,
             }
         )
-    content = "application/json"
     failures = {
         code: {"description": text, "content": {"application/problem+json": {"schema": problem}}}
         for code, text in _ERRORS.items()
     }
     return {
         "summary": route.summary,
-        "operationId": re.sub(r"\W+", "_", route.path).strip("_"),
+        "operationId": _name_operation(route),
         "tags": [route.tag] if route.tag else [],
         "parameters": parameters,
-        "responses": {"200": {"description": "OK", "content": {content: {"schema": reply}}}} | failures,
+        "responses": {"200": {"description": "OK", "content": {route.media_type: {"schema": reply}}}} | failures,
     }
+
+
+def _name_operation(route: Route) -> str:
+    name = re.sub(r"\W+", "_", route.path).strip("_")
+    return name if route.method == "GET" else f"{route.method.lower()}_{name}"
 
 
 def _inline(schema: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:

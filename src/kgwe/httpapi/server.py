@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -15,6 +16,7 @@ from kgwe.telemetry import http
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from kgwe.telemetry.tls import Files
 
@@ -43,12 +45,19 @@ def check_address(address: http.Address, files: Files | None, name: str) -> None
 
 
 @contextlib.asynccontextmanager
-async def serving(app: Any, address: http.Address, files: Files | None) -> AsyncIterator[int]:
-    """Serve the application while the context is open; yield the port."""
+async def serving(
+    app: Any, address: http.Address, files: Files | None, *, client_authority: Path | None = None
+) -> AsyncIterator[int]:
+    """Serve the application while the context is open; yield the port.
+
+    `client_authority`: clients may show a certificate that it signed; the application gets it as `state.peer`.
+    """
     options: dict[str, Any] = {}
     if files is not None:
         files.context()  # a clear error before anything listens
         options = {"ssl_certfile": str(files.certificate), "ssl_keyfile": str(files.key)}
+        if client_authority is not None:
+            options |= {"ssl_ca_certs": str(client_authority), "ssl_cert_reqs": ssl.CERT_OPTIONAL}
     with http.bind(address) as sock:
         config = uvicorn.Config(
             app,

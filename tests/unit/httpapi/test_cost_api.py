@@ -57,8 +57,8 @@ class FakeLedger:
 
 
 class Tokens:
-    async def authenticate(self, headers: Mapping[str, str]) -> User:
-        kind, _, name = headers.get("authorization", "").partition(" ")
+    async def authenticate(self, request: Request) -> User:
+        kind, _, name = request.headers.get("authorization", "").partition(" ")
         if kind != "Bearer" or not name:
             raise problems.unauthorized("no token")
         return User(name)
@@ -226,23 +226,28 @@ class Reviewer:
         return {"status": {"allowed": body["spec"]["resourceAttributes"].get("namespace") == "ml"}}
 
 
+def make_request(authorization: str) -> Request:
+    headers = [(b"authorization", authorization.encode("latin-1"))]
+    return Request({"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": headers})
+
+
 async def test_tokens_and_rights_are_asked_about_once_in_a_while() -> None:
     server, now = Reviewer(), [0.0]
     tokens = TokenAuthenticator(server, clock=lambda: now[0])  # type: ignore[arg-type]  # the one call it makes
     rights = AccessReviewer(server, clock=lambda: now[0])  # type: ignore[arg-type]  # same
     for _ in range(3):
-        user = await tokens.authenticate({"authorization": "Bearer good"})
+        user = await tokens.authenticate(make_request("Bearer good"))
         assert await rights.may(user, Right("get", "g", "r", "ml"))
         assert not await rights.may(user, Right("get", "g", "r", "other"))
     assert user == User("ann", "", ("g",), (("k", ("v",)),))
     assert len(server.calls) == 3
     assert server.calls[1]["spec"]["extra"] == {"k": ["v"]}
     now[0] = 60.0
-    await tokens.authenticate({"authorization": "Bearer good"})
+    await tokens.authenticate(make_request("Bearer good"))
     assert len(server.calls) == 4
     for bad in ("Bearer wrong", "Basic good", "Bearer", "Bearer a\x00b", "Bearer " + "x" * 20_000):
         with pytest.raises(problems.Problem, match="Unauthorized"):
-            await tokens.authenticate({"authorization": bad})
+            await tokens.authenticate(make_request(bad))
 
 
 def test_no_request_that_the_document_allows_causes_a_server_error() -> None:

@@ -35,25 +35,32 @@ class _ApiResourceList(msgspec.Struct):
 def load_manifests(path: Path) -> list[Document]:
     """The objects of a YAML file, those in Lists included; Permanent, naming the file, when it holds anything else."""
     try:
-        text = text_files.read_text(path, _MAX_BYTES)
-        documents = [document for document in yaml_text.parse_documents(text) if document is not None]
+        return parse_manifests(text_files.read_text(path, _MAX_BYTES), str(path))
     except OSError as exc:
         raise errors.Permanent(f"cannot read {path}: {exc.strerror}") from exc
-    except (UnicodeDecodeError, yaml.YAMLError) as exc:
-        raise errors.Permanent(_describe_yaml_error(path, exc)) from exc
+    except UnicodeDecodeError as exc:
+        raise errors.Permanent(_describe_yaml_error(str(path), exc)) from exc
+
+
+def parse_manifests(text: str, source: str) -> list[Document]:
+    """The objects of a YAML text; Permanent, naming the source, when it holds anything else."""
+    try:
+        documents = [document for document in yaml_text.parse_documents(text) if document is not None]
+    except (yaml.YAMLError, ValueError) as exc:
+        raise errors.Permanent(_describe_yaml_error(source, exc)) from exc
     found = []
     for number, document in enumerate(documents, 1):
         for where, each in _unpack_list(document, f"document {number}"):
             if not _is_manifest(each):
-                raise errors.Permanent(f"{path}, {where}: needs apiVersion, kind and metadata.name, all of them text")
+                raise errors.Permanent(f"{source}, {where}: needs apiVersion, kind and metadata.name, all of them text")
             found.append(each)
     return found
 
 
-def _describe_yaml_error(path: Path, exc: Exception) -> str:
+def _describe_yaml_error(source: str, exc: Exception) -> str:
     if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
-        return f"{path}, line {exc.problem_mark.line + 1}: not valid YAML: {exc.problem}"
-    return f"{path} is not valid YAML: {exc if isinstance(exc, yaml_text.TooDeep) else 'it is not text'}"
+        return f"{source}, line {exc.problem_mark.line + 1}: not valid YAML: {exc.problem}"
+    return f"{source} is not valid YAML: {exc if isinstance(exc, yaml_text.TooDeep) else 'it is not text'}"
 
 
 def _unpack_list(document: Any, where: str) -> Iterator[tuple[str, Any]]:

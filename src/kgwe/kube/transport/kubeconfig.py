@@ -7,10 +7,11 @@ the file become a Permanent error with a clear message.
 from __future__ import annotations
 
 import os
+import ssl
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx2
 import yaml
@@ -61,6 +62,23 @@ def connect(
         doing = "" if isinstance(exc, _NotKubeconfig) else "reading kubeconfig: "
         raise errors.Permanent(f"{doing}{why}; {_NEXT_STEP}") from exc
     return own or _open_httpx(params, user_agent), config.namespace
+
+
+class Connection(NamedTuple):
+    """How a kubeconfig authenticates: TLS with its authority and client certificate, and headers."""
+
+    context: ssl.SSLContext | None
+    auth: Any
+
+
+def read_connection(kubeconfig: Path | str | None, context: str | None = None) -> Connection:
+    """Return how a kubeconfig authenticates, for another server of the same users; Permanent if it cannot be used."""
+    try:
+        params: dict[str, Any] = ConnectionParams(timeout=_TIMEOUT).httpx_params(_load(kubeconfig, context))
+    except (ConfigError, OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as exc:
+        raise errors.Permanent(f"reading kubeconfig: {exc}; {_NEXT_STEP}") from exc
+    trust = params.get("verify")
+    return Connection(trust if isinstance(trust, ssl.SSLContext) else None, params.get("auth"))
 
 
 def _open_own(params: Mapping[str, Any], user_agent: str) -> Transport | None:
