@@ -12,7 +12,11 @@ WORKERS ?= 3
 # The tests start hundreds of processes: they keep compiled modules, also where the shell says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
+<<<<<<< HEAD
 .PHONY: help run test test-unit test-slow soak search check format images bench crds monitoring proto lock clean
+=======
+.PHONY: help run console test test-unit test-slow soak search check format images bench crds proto lock clean
+>>>>>>> e1bb16d4 (Console: build of the pages, demo, rights, documentation and tests of the API)
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +32,12 @@ $(READY): requirements/dev.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+# Built again only if its source changes. `make run` goes on without pages where npm is not reachable.
+console: $(READY) ## Build the pages of the console (Node from PATH, else from PyPI)
+	@$(BIN)/python scripts/build_console.py
+
 run: $(READY) ## Local cluster, simulated GPU fleet, KGWE on it, sample workloads; Ctrl-C stops all
+	@$(BIN)/python scripts/build_console.py || true
 	@$(BIN)/kgwe demo
 
 test: $(READY) ## All tests but the slow ones
@@ -56,7 +65,11 @@ check: $(READY) ## Lint, types, architecture, generated files
 	@$(BIN)/kgwe crds --check
 	@$(BIN)/kgwe crds --docs --check
 	@$(BIN)/python -m kgwe.httpapi docs/reference/openapi.json --check
+<<<<<<< HEAD
 	@$(BIN)/python -m kgwe.monitoring --check
+=======
+	@$(BIN)/kgwe console openapi docs/reference/openapi-console.json --check
+>>>>>>> e1bb16d4 (Console: build of the pages, demo, rights, documentation and tests of the API)
 	@$(BIN)/kgwe image dockerfile --check
 	@$(BIN)/kgwe chart --check
 	@echo "All checks passed."
@@ -77,6 +90,7 @@ crds: $(READY) ## Write deploy/crds, docs/reference and the charts' files from t
 	@$(BIN)/kgwe crds --docs --output docs/reference
 	@$(BIN)/python -m kgwe.httpapi docs/reference/openapi.json
 	@$(BIN)/kgwe chart
+	@$(BIN)/kgwe console openapi docs/reference/openapi-console.json
 
 monitoring: $(READY) ## Write dashboards, rules and runbooks from src/kgwe/monitoring
 	@$(BIN)/python -m kgwe.monitoring

@@ -33,7 +33,6 @@ function Costs({ place }: { place: Place }) {
       <label class="row small"><span class="muted">Window</span><select class="field" value={window} onChange={(event) => setQuery({ window: event.currentTarget.value })}>{WINDOWS.map(([key, text]) => <option value={key} selected={key === window}>{text}</option>)}</select></label>
       <label class="row small"><span class="muted">By</span><select class="field" value={by} onChange={(event) => setQuery({ by: event.currentTarget.value })}>{BY.map(([key, text]) => <option value={key} selected={key === by}>{text}</option>)}</select></label>
       {(namespace || team) && <span class="badge info">{namespace ? `namespace ${namespace}` : `team ${team}`} <button class="button small" onClick={() => setQuery({ namespace: "", team: "", by: "namespace" })}>All</button></span>}
-      <a class="button small" download href={`/api/v1/cost/focus?window=${window}`}>FOCUS download (CSV)</a>
     </div>
     <Show of={found}>{(data) => { const most = Math.max(...data.lines.map((each) => Number(each.cost)), 0.000001); return <div class="grid">
       <section class="card stat w4"><div class="label">Pods cost</div><div class="value">{money(data.total)}</div><div class="hint">split method {data.splitMethod || "unknown"}, {data.currency || "USD"}</div></section>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import os
 import signal
@@ -14,7 +15,8 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.live import Live
 
-from kgwe import terminal
+from kgwe import errors, terminal
+from kgwe.cli.processes import console_link
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.demo import demo, screen
 from kgwe.local.host import progress
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from kgwe.local.cluster.cluster import LocalCluster
 
 ONCE = "KGWE_RUN_ONCE"
+# The demo goes on without a link if the console does not answer in this time.
+_CONSOLE_S = 60.0
 
 app = App(
     name="demo",
@@ -94,7 +98,9 @@ class _Demo:
 
     async def _show(self, client: KubeClient, fleet: str, nodes: int) -> None:
         endpoints = await demo.prepare(self._cluster, client, fleet, nodes, self._teller)
+        endpoints = await self._add_link(endpoints)
         self._teller.note(f"GPU metrics: {endpoints.metrics}, optimizer: {endpoints.optimizer}")
+        self._teller.note(f"Console: {endpoints.sign_in or endpoints.console}")
         on_screen = sys.stdout.isatty()
         on_phase = demo.ignore_phase if on_screen else functools.partial(_print_phase, self._started)
         async with demo.watch_samples(client, on_phase) as view, asyncio.TaskGroup() as group:
@@ -113,6 +119,20 @@ class _Demo:
             elapsed_s = time.monotonic() - self._started
             terminal.write(f"{screen.describe_costs(costs)}\n")
             terminal.write(f"All {len(demo.SAMPLES)} samples reached their expected phase in {elapsed_s:.1f} s.\n")
+
+    async def _add_link(self, endpoints: demo.Endpoints) -> demo.Endpoints:
+        """Add a link that signs a browser in to the console, once the console answers."""
+        until = time.monotonic() + _CONSOLE_S
+        while True:
+            try:
+                link = await console_link.request_link(endpoints.console, self._cluster.kubeconfig)
+            except errors.KgweError as exc:
+                if time.monotonic() > until:
+                    self._teller.note(f"The console does not answer: {exc}")
+                    return endpoints
+                await asyncio.sleep(0.2)
+            else:
+                return dataclasses.replace(endpoints, sign_in=link.url)
 
 
 async def _show_screen(view: demo.View, name: str, endpoints: demo.Endpoints, started: float) -> None:

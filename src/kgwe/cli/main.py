@@ -42,7 +42,9 @@ COMMANDS = (
     Command("optimizer", "kgwe.cli.processes.optimizer:app", "Keep history, predict run times and find wasted GPUs."),
     Command("webhook", "kgwe.cli.processes.webhook:app", "Change pods while they are created, and keep certificates."),
     Command("rightsize", "kgwe.cli.rightsize:app", "Show and revert decisions on smaller GPU requests."),
-    Command("console", "kgwe.cli.processes.console:app", "Serve the console and its HTTP API, or open it in a browser."),
+    Command(
+        "console", "kgwe.cli.processes.console:app", "Serve the console and its HTTP API, or open it in a browser."
+    ),
     Command("cost-engine", "kgwe.cli.processes.cost:app", "Meter what GPU nodes cost and which pods held them."),
     Command("autoscaler", "kgwe.cli.processes.autoscaler:app", "Buy nodes for what waits, and remove idle nodes."),
     Command("scale", "kgwe.cli.scaling.scale:app", "Show what the autoscaler does, has done and would do."),

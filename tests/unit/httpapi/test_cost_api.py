@@ -9,6 +9,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
+from starlette.requests import Request
 from tests.support.fakes.asgi import get
 
 from kgwe import errors
@@ -26,8 +27,6 @@ from kgwe.kube.api.kgwe.gpubudget import GPUBudget, GPUBudgetSpec
 from kgwe.kube.api.meta import ObjectMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kgwe.httpapi.app import Api
 
 NOW = 1_800_000_000

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.console.lists import Name
+from kgwe.apps.console.lists import Name  # noqa: TC001 - read by msgspec when it describes the query
 from kgwe.httpapi import problems
 from kgwe.httpapi.routes import NoQuery, Route
 from kgwe.kube.api import resources, timestamp
@@ -194,7 +194,8 @@ def write_command(found: pb.Finding) -> str:
         return f"kubectl edit {kind.lower()} {name} {where}"
     patches = {
         "Suspend": '{"spec":{"suspend":true}}',
-        "MIGProfile": f'{{"spec":{{"gpuRequirements":{{"count":null,"mig":{{"profile":"{advice.target}","count":1}}}}}}}}',
+        "MIGProfile": f'{{"spec":{{"gpuRequirements":{{"count":null,"mig":{{"profile":"{advice.target}",'
+        '"count":1}}}}',
         "Share": f'{{"spec":{{"gpuRequirements":{{"count":null,"share":{advice.target or 0.5}}}}}}}',
         "FewerGPUs": f'{{"spec":{{"gpuRequirements":{{"count":{advice.target or 1}}}}}}}',
     }

@@ -12,7 +12,7 @@ from kgwe.apps.console.node_rows import NodeRow
 from kgwe.apps.console.stream import FleetReply
 from kgwe.apps.console.work_rows import WAITING, WorkRow
 from kgwe.httpapi import problems
-from kgwe.httpapi.paging import Continue, Limit
+from kgwe.httpapi.paging import Continue, Limit  # noqa: TC001 - read by msgspec when it describes the query
 from kgwe.httpapi.routes import NoQuery, Route
 from kgwe.kube.api import resources
 
@@ -178,9 +178,8 @@ class FleetRoutes:
         ]
         rows = search_rows(rows, query.search, "name", "path", "model", "pool", "gpus")
         page, mark = cut_page(rows, query.limit, query.mark)
-        levels = [level.name for level in self._watch.state.fleet.tree.levels]
         nodes: Any = select_fields(page, NodeRow, query.fields)
-        return FleetPage(channel.version, levels, list(nodes), scope.sees_fleet, mark=mark)
+        return FleetPage(channel.version, self._hub.list_levels(scope), list(nodes), scope.sees_fleet, mark=mark)
 
     async def read_node(self, user: User, query: NodeQuery) -> NodeReply:
         """Return one node; one that the user may not list is not found."""

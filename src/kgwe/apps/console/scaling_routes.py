@@ -11,7 +11,7 @@ import msgspec
 from kgwe import errors
 from kgwe.apps.console.lists import Name, cut_page
 from kgwe.httpapi import problems
-from kgwe.httpapi.paging import Continue, Limit
+from kgwe.httpapi.paging import Continue, Limit  # noqa: TC001 - read by msgspec when it describes the query
 from kgwe.httpapi.routes import NoQuery, Route
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.api.kgwe.autoscalingpolicy import (  # noqa: TC001 - read by msgspec when it describes the reply

@@ -19,7 +19,7 @@ import structlog
 from starlette.responses import StreamingResponse
 
 from kgwe import errors
-from kgwe.apps.console.node_rows import NodeRow
+from kgwe.apps.console.node_rows import NodeRow  # noqa: TC001 - read by msgspec when it describes the reply
 from kgwe.httpapi import problems
 from kgwe.httpapi.routes import NoQuery, Route
 from kgwe.kube.api import resources
@@ -140,7 +140,11 @@ class Hub:
 
     def encode_fleet(self, scope: Scope) -> bytes:
         """Return the fleet as a user may see it."""
-        return self.open(scope).encode(self._rows.list_levels())
+        return self.open(scope).encode(self.list_levels(scope))
+
+    def list_levels(self, scope: Scope) -> list[str]:
+        """Return the levels of the network; none for users who see no nodes."""
+        return self._rows.list_levels() if scope.nodes else []
 
     def list_rows(self, scope: Scope) -> list[NodeRow]:
         """Return the nodes as a user may see them."""

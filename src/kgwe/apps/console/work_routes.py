@@ -13,7 +13,7 @@ from kgwe import errors
 from kgwe.apps.console.lists import Fields, Name, Search, cut_page, search_rows, select_fields, sort_rows
 from kgwe.apps.console.work_rows import WAITING, WorkRow
 from kgwe.httpapi import problems
-from kgwe.httpapi.paging import Continue, Limit
+from kgwe.httpapi.paging import Continue, Limit  # noqa: TC001 - read by msgspec when it describes the query
 from kgwe.httpapi.routes import NoQuery, Route
 from kgwe.kube.api import resources
 from kgwe.placement.refusal import Reason

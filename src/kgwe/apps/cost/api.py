@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpubudget import GPUBudget
     from kgwe.kube.client.client import KubeClient
 
+
 def read_files(settings: Settings) -> tls.Files | None:
     """Return the certificate of the API; None without one. Permanent if only one file is named."""
     certificate, key = settings.api_tls_cert_file, settings.api_tls_key_file

@@ -65,7 +65,7 @@ async def request_link(
 
 
 def _make_context(found: ssl.SSLContext | None, authority: Path | None, *, verify: bool) -> ssl.SSLContext:
-    """Return the context of the kubeconfig, with its client certificate, which also trusts this machine's authorities."""
+    """Return the context of the kubeconfig, with its client certificate; it also trusts this machine's authorities."""
     context = found or ssl.create_default_context()
     context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     if authority is not None:
@@ -82,10 +82,10 @@ def _make_context(found: ssl.SSLContext | None, authority: Path | None, *, verif
 def _explain(base: str, exc: Exception) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(exc):
         return (
-            f"the certificate of {base} is not trusted: {exc}. Give --certificate-authority FILE, or, where no one else can"
-            " listen, --insecure-skip-tls-verify"
+            f"the certificate of {base} is not trusted: {exc}. Give --certificate-authority FILE, or, on a network that"
+            " you trust, --insecure-skip-tls-verify"
         )
-    return f"the console does not answer at {base}: {exc or type(exc).__name__}. Start it with `kgwe console`"
+    return f"the console does not answer at {base}: {exc!s}. Start it with `kgwe console`"
 
 
 def _read_detail(reply: Any) -> str:

@@ -62,7 +62,9 @@ KUBELET = Identity("kubelet", f"system:node:{REAL_NODE}", ("system:nodes",))
 KUBE_PROXY = Identity("kube-proxy", "system:kube-proxy")
 COREDNS = Identity("coredns", "kgwe:coredns")
 _NODE_IDENTITIES = (KUBELET_CLIENT, KUBELET, KUBE_PROXY, COREDNS)
-IDENTITIES = (SERVER, ETCD_CLIENT, ADMIN, CONTROLLER_MANAGER, SCHEDULER, KWOK, EXTENDER, *_NODE_IDENTITIES)
+# The server certificate of KGWE's console.
+CONSOLE = Identity("kgwe-console", "kgwe-console", server=True)
+IDENTITIES = (SERVER, ETCD_CLIENT, ADMIN, CONTROLLER_MANAGER, SCHEDULER, KWOK, EXTENDER, CONSOLE, *_NODE_IDENTITIES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,10 @@ class Endpoints:
     """Address of the optimizer's gRPC service."""
     costs: str = ""
     """URL of the cost engine's metrics."""
+    console: str = ""
+    """URL of the console."""
+    sign_in: str = ""
+    """A link that signs a browser in to the console, once."""
 
 
 async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: int, progress: Progress) -> Endpoints:
@@ -169,17 +173,23 @@ async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: 
             client, models.load(model), nodes, progress=lambda done, total: step.update(f"{done} of {total}")
         )
     with progress.step(
-        "Starting the scheduler, the MIG controller, the optimizer, the cost engine and the GPU metrics"
+        "Starting the scheduler, the MIG controller, the optimizer, the cost engine, the console and the GPU metrics"
     ):
         metrics = await asyncio.to_thread(exporter.start, cluster)
         optimizer = await asyncio.to_thread(install.start_optimizer, cluster, metrics)
-        predictions = {"KGWE_SCHEDULER_OPTIMIZER_ADDRESS": optimizer}
-        await asyncio.to_thread(lambda: install.start_scheduler(cluster, env=predictions))
+        records = cluster.directory / "records"
+        settings = {
+            "KGWE_SCHEDULER_OPTIMIZER_ADDRESS": optimizer,
+            "KGWE_SCHEDULER_RECORD_DIRECTORY": str(records),
+            "KGWE_SCHEDULER_RECORD_MAX_MB": "32",
+        }
+        await asyncio.to_thread(lambda: install.start_scheduler(cluster, env=settings))
         await asyncio.to_thread(install.start_mig, cluster)
         await asyncio.to_thread(cloud.start, cluster)
         await asyncio.to_thread(install.start_autoscaler, cluster)
         costs = await asyncio.to_thread(install.start_cost_engine, cluster)
-        return Endpoints(metrics, optimizer, costs)
+        console = await asyncio.to_thread(install.start_console, cluster, optimizer, records)
+        return Endpoints(metrics, optimizer, costs, console)
 
 
 async def submit_samples(client: KubeClient) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kgwe import errors
 from kgwe.kube.client import manifests
 from kgwe.kube.crd import definitions
-from kgwe.local.cluster import extender
+from kgwe.local.cluster import certificates, extender
 from kgwe.local.cluster.cluster import service_account_kubeconfig
 from kgwe.local.host import assets, ports
 
@@ -26,8 +26,12 @@ OPTIMIZER = "kgwe-optimizer"
 AUTOSCALER = "kgwe-autoscaler"
 COST_ENGINE = "kgwe-cost-engine"
 COST_ACCOUNT = "kgwe-cost"
+CONSOLE = "kgwe-console"
 NAMESPACE = "kgwe-system"
 _OPTIMIZER_PORT = 50051
+_CONSOLE_PORT = 8443
+# The link to sign in stays on the screen for as long as the demo runs.
+_SIGN_IN_S = 86_400
 
 
 async def install(client: KubeClient) -> None:
@@ -39,6 +43,7 @@ async def install(client: KubeClient) -> None:
         "deploy/optimizer.yaml",
         "deploy/cost-engine.yaml",
         "deploy/autoscaler.yaml",
+        "deploy/console.yaml",
         "deploy/roles.yaml",
         "deploy/priority.yaml",
     ):
@@ -114,6 +119,25 @@ def start_cost_engine(cluster: LocalCluster) -> str:
     command += ["--store", str(cluster.directory / "cost.db"), "--metrics-bind-address", address]
     cluster.start_sidecar(COST_ENGINE, command, env={"KGWE_COST_TRACKING_SECONDS": "5"})
     return f"http://{address}"
+
+
+def start_console(cluster: LocalCluster, optimizer: str = "", records: Path | None = None) -> str:
+    """Start the console with the permissions of deploy/console.yaml; return its URL.
+
+    Its certificate is of the cluster's authority, so that `kgwe console open` trusts it by the kubeconfig.
+    """
+    kubeconfig = service_account_kubeconfig(cluster, NAMESPACE, CONSOLE, cluster.directory / f"{CONSOLE}.kubeconfig")
+    port = ports.allocate(("https", "metrics"), preferred={"https": _CONSOLE_PORT})
+    address = f"{ports.LOOPBACK}:{port['https']}"
+    pair = cluster.layout.certificates.pair(certificates.CONSOLE)
+    command = [sys.executable, "-m", "kgwe.cli", "console", "--kubeconfig", str(kubeconfig)]
+    command += ["--bind-address", address, "--metrics-bind-address", f"{ports.LOOPBACK}:{port['metrics']}"]
+    command += ["--tls-cert-file", str(pair.certificate), "--tls-key-file", str(pair.key)]
+    command += ["--cost-store", str(cluster.directory / "cost.db")]
+    command += ["--optimizer-address", optimizer] if optimizer else []
+    command += ["--record-directory", str(records)] if records is not None else []
+    cluster.start_sidecar(CONSOLE, command, env={"KGWE_CONSOLE_SIGN_IN_SECONDS": str(_SIGN_IN_S)})
+    return f"https://{address}"
 
 
 # The demo judges the last minute instead of the last ten, so that findings appear while one watches.

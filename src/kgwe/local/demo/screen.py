@@ -37,7 +37,7 @@ _HINT = 42
 # Phases in the order in which workloads are shown where not all have room.
 _URGENCY = ("Running", "Scheduled", "Scheduling", "Pending", "Failed", "Succeeded")
 # Lines of the screen beside the rows of workloads, the fleet and the findings: frames, headings and commands.
-_OTHER_LINES = 22
+_OTHER_LINES = 25
 _FEWEST_ROWS = 3
 _LINES_PER_MESSAGE = 4
 DEFAULT_OPTIMIZER = "127.0.0.1:50051"
@@ -57,6 +57,7 @@ def render(view: View, *, name: str, endpoints: Endpoints, started: float, heigh
         Panel(fleet, title="Fleet"),
         Panel(_build_findings(view), title="Wasted GPUs (kgwe optimize)"),
         Panel(_build_costs(view), title="Dollars per hour, and budgets"),
+        *([Text(f"  Console: {endpoints.sign_in}", no_wrap=True, overflow="fold")] if endpoints.sign_in else []),
         _format_hints(name, endpoints),
     )
 
@@ -183,6 +184,7 @@ def _format_hints(name: str, endpoints: Endpoints) -> Text:
         (f"kgwe predict -f examples/finetune.yaml{asked}", "predict a workload before it runs"),
         (f"kgwe optimize{asked}", "list the pods that waste GPUs"),
         (f"curl {endpoints.metrics}/metrics", "read the GPU metrics"),
+        (f"kgwe console open --url {endpoints.console}", "sign a browser in to the console"),
         ("Ctrl-C", "stop everything"),
     )
     # A long command takes more, so that the others fit into 80 columns.
