@@ -12,11 +12,8 @@ WORKERS ?= 3
 # The tests start hundreds of processes: they keep compiled modules, also where the shell says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-<<<<<<< HEAD
 .PHONY: help run test test-unit test-slow soak search check format images bench crds monitoring proto lock clean
-=======
 .PHONY: help run console test test-unit test-slow soak search check format images bench crds proto lock clean
->>>>>>> e1bb16d4 (Console: build of the pages, demo, rights, documentation and tests of the API)
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,11 +62,8 @@ check: $(READY) ## Lint, types, architecture, generated files
 	@$(BIN)/kgwe crds --check
 	@$(BIN)/kgwe crds --docs --check
 	@$(BIN)/python -m kgwe.httpapi docs/reference/openapi.json --check
-<<<<<<< HEAD
 	@$(BIN)/python -m kgwe.monitoring --check
-=======
 	@$(BIN)/kgwe console openapi docs/reference/openapi-console.json --check
->>>>>>> e1bb16d4 (Console: build of the pages, demo, rights, documentation and tests of the API)
 	@$(BIN)/kgwe image dockerfile --check
 	@$(BIN)/kgwe chart --check
 	@echo "All checks passed."
