@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import webbrowser
 from pathlib import Path
 from typing import Annotated, Any
@@ -141,8 +140,7 @@ def openapi(path: Path, /, *, check: bool = False) -> int:
     if not check:
         path.write_text(text, encoding="utf-8")
     elif not path.exists() or path.read_text(encoding="utf-8") != text:
-        sys.stderr.write(f"{path} is outdated: run `make crds`\n")
-        return 1
+        raise errors.Permanent(f"{path} is outdated: run `make crds`")
     return 0
 
 
