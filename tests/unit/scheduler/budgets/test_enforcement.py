@@ -341,7 +341,7 @@ async def test_a_budget_that_is_created_later_counts_what_runs(world: World) -> 
 async def test_a_false_run_time_is_found_out_and_others_wait(world: World) -> None:
     """Each says that it runs for a minute. Once they outrun it, the budget has nothing left for others."""
     world.budget("30")
-    lie = {"activeDeadlineSeconds": None, "expectedDurationSeconds": 60}
+    lie: dict[str, Any] = {"activeDeadlineSeconds": None, "expectedDurationSeconds": 60}
     async with world.scheduler():
         liars = [await world.submit(f"w{number}", 8, **lie) for number in range(2)]
         await world.until_running(*liars)
