@@ -32,6 +32,7 @@ SOURCES: Final = {
     "decisions.yaml": "decisions.yaml",
     "priority.yaml": "priority.yaml",
     "admission.yaml": "admission.yaml",
+    "gang-seats.yaml": "gang-seats.yaml",
     "rightsizing.yaml": "rightsizing.yaml",
     "roles.yaml": "roles.yaml",
 }

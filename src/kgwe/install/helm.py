@@ -33,6 +33,7 @@ def _make_tool(major: int, version: str) -> Tool:
     )
 
 
+NEWEST: Final = 4
 TOOLS: Final = {4: _make_tool(4, "v4.3.1"), 3: _make_tool(3, "v3.22.0")}
 _LOCK_TIMEOUT_S: Final = 3600.0
 _RUN_TIMEOUT_S: Final = 900.0
@@ -45,10 +46,9 @@ def find_helm(major: int | None = None) -> Found | None:
     for path, tool in _list_candidates():
         if tool is not None:
             found_major, version, source = int(tool.module[-1]), tool.version, Source.CACHE
-        elif (version := _probe(path)) and (match := _MAJOR.match(version)):
-            found_major, source = int(match[1]), Source.PATH
         else:
-            continue
+            version, source = _probe(path), Source.PATH
+            found_major = read_major(version)
         if found_major in ((major,) if major else TOOLS):
             return Found(path, version, source)
     return None
@@ -63,6 +63,12 @@ def ensure_helm(major: int | None = None, progress: Progress | None = None) -> F
         timeout_s=_LOCK_TIMEOUT_S, waiting=progress.note
     ):
         return find_helm(major) or build.build([TOOLS[major or 4]], progress)["helm"]
+
+
+def read_major(version: str) -> int:
+    """Return the major version; 0 if the text is no version."""
+    match = _MAJOR.match(version)
+    return int(match[1]) if match else 0
 
 
 def _list_candidates() -> Iterator[tuple[Path, Tool | None]]:
@@ -90,6 +96,7 @@ class Helm:
     kubeconfig: Path | None = None
     #: settings of Helm, such as the folder of its cache
     environment: dict[str, str] = field(default_factory=dict)
+    major: int = NEWEST
 
     def run(self, *arguments: str) -> str:
         """Run a command and return what it prints."""

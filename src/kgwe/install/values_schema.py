@@ -13,6 +13,7 @@ import msgspec
 from kgwe import yaml_text
 from kgwe.apps.agent.settings import Settings as AgentSettings
 from kgwe.apps.autoscaler.settings import Settings as AutoscalerSettings
+from kgwe.apps.console.settings import Settings as ConsoleSettings
 from kgwe.apps.cost.settings import Settings as CostSettings
 from kgwe.apps.mig.settings import Settings as MigSettings
 from kgwe.apps.optimizer.settings import Settings as OptimizerSettings
@@ -32,6 +33,7 @@ SETTINGS: Final = {
     "costEngine": CostSettings,
     "autoscaler": AutoscalerSettings,
     "webhook": WebhookSettings,
+    "console": ConsoleSettings,
 }
 
 _DURATION: Final[Schema] = {"type": "string", "pattern": "^([0-9]+(ms|s|m|h|d))+$"}
@@ -145,7 +147,6 @@ _BY_PATH: Final[dict[str, Schema]] = {
             "alertThresholds": {"type": "array", "items": {"type": "number", "minimum": 0}},
         }
     ),
-    "console.settings": _OBJECT,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,12 @@ import pytest
 from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
+from kgwe.cli.install.doctor import load_rights
 from kgwe.install import helm
+from kgwe.install.doctor import permissions
+from kgwe.install.doctor.findings import Cluster, Level
+from kgwe.install.doctor.permissions import Right
+from kgwe.kube.client.client import KubeClient
 from kgwe.local.host.assets import find_asset
 
 if TYPE_CHECKING:
@@ -106,6 +112,7 @@ def test_a_release_lives_and_leaves_nothing_but_its_kinds(tool: helm.Helm, clust
         before = list_objects(api)
         tool.run("install", "kgwe", str(CHART), "--namespace", space, *_EVERYTHING)
         _check_installed(api)
+        asyncio.run(_check_rights(cluster))
         workload = _create_workload(api)
         before |= {path for path in list_objects(api) if path.split("/")[1] == "default"}
 
@@ -146,6 +153,45 @@ def _check_installed(api: Api) -> None:
     wait_for("every process has a pod", lambda: not list_missing())
     agents = _read(api, "daemonsets", "kgwe-agent", "kgwe-node")
     assert agents["spec"]["template"]["spec"]["containers"][0]["securityContext"]["privileged"]
+
+
+#: what no process of KGWE may do
+_FORBIDDEN = (
+    ("get", "", "secrets", "default"),
+    ("list", "", "secrets", ""),
+    ("create", "", "pods", "default"),
+    ("create", "", "pods/exec", "default"),
+    ("get", "", "nodes/proxy", ""),
+    ("create", "", "serviceaccounts/token", SPACE),
+    ("create", "rbac.authorization.k8s.io", "clusterrolebindings", ""),
+    ("patch", "rbac.authorization.k8s.io", "clusterroles", ""),
+    ("impersonate", "", "users", ""),
+    ("patch", "admissionregistration.k8s.io", "validatingadmissionpolicies", ""),
+    ("patch", "apps", "daemonsets", "kgwe-node"),
+    ("delete", "kgwe.nvidia.io", "gpubudgets", "default"),
+)
+
+
+async def _check_rights(cluster: LocalCluster) -> None:
+    """Every account has the rights of deploy/, and none of those that would let it become another."""
+    documents = load_rights(SPACE, "kgwe-node")
+    async with KubeClient.connect(cluster.kubeconfig) as client:
+        found = Cluster(client, SPACE, "kgwe-node")
+        checked = await permissions.check_permissions(found, documents)
+        assert [each.message for each in checked if each.level is Level.ERROR] == []
+        accounts = {(each.account, each.account_namespace) for each in permissions.list_rights(documents)}
+        forbidden = [
+            Right(account, home, verb, group, *_split(resource), namespace=namespace)
+            for account, home in sorted(accounts | {("kgwe-console", SPACE)})
+            for verb, group, resource, namespace in _FORBIDDEN
+        ]
+        denied = await permissions.find_missing(found, forbidden)
+        assert set(forbidden) - set(denied) == set()
+
+
+def _split(resource: str) -> tuple[str, str]:
+    plural, _, subresource = resource.partition("/")
+    return plural, subresource
 
 
 def _create_workload(api: Api) -> str:

@@ -77,6 +77,7 @@ def config(
     ca_file: str = "",
     cert_file: str = "",
     key_file: str = "",
+    server_name: str = "",
     scheduler_kubeconfig: str = "",
     ignorable: bool = False,
 ) -> None:
@@ -94,13 +95,16 @@ def config(
         Path of kube-scheduler's client certificate on its machine. Its name must be one of extenderTlsClientNames.
     key_file
         Path of the key of that certificate.
+    server_name
+        Name in the extender's certificate, if the URL has another one, such as the address of a Service.
     scheduler_kubeconfig
         Path of kube-scheduler's kubeconfig on its machine; with kubeadm /etc/kubernetes/scheduler.conf.
         kube-scheduler ignores --kubeconfig if it has --config. Omit it if kube-scheduler uses a service account.
     ignorable
         Let kube-scheduler place GPU pods without KGWE while KGWE does not respond. Gangs may then start partially.
     """
-    tls = scheduler_config.ClientFiles(ca_file, cert_file, key_file) if ca_file or cert_file or key_file else None
+    named = ca_file or cert_file or key_file
+    tls = scheduler_config.ClientFiles(ca_file, cert_file, key_file, server_name) if named else None
     content = scheduler_config.render_config(
         url, binds=binds, tls=tls, ignorable=ignorable, kubeconfig=scheduler_kubeconfig
     )

@@ -43,6 +43,8 @@ class ClientFiles:
     #: what kube-scheduler shows
     certificate: str
     key: str
+    #: name in the extender's certificate, if the URL has another one, such as the address of a Service
+    server_name: str = ""
 
 
 def build_config(
@@ -74,6 +76,8 @@ def build_config(
         extender["bindVerb"] = "bind"
     if tls is not None:
         files = {"caFile": tls.authority, "certFile": tls.certificate, "keyFile": tls.key}
+        if tls.server_name:
+            files["serverName"] = tls.server_name
         extender |= {"enableHTTPS": True, "tlsConfig": files}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",

@@ -1,0 +1,1 @@
+"""`kgwe doctor`: checks of an installation, each with what to do."""
