@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+import httpx2
 import msgspec
 from tests.support.clusters import tenants
 from tests.support.clusters.pods import gang, pod
@@ -14,10 +16,11 @@ from tests.support.patience import PATIENCE_S
 from kgwe import errors
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import core, resources
-from kgwe.local.cluster import seat_webhook
+from kgwe.local.cluster import extender, seat_webhook
 from kgwe.local.host import ports
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator
     from pathlib import Path
 
@@ -66,10 +69,19 @@ def bound(bed: Bed, pods: list[core.Pod]) -> dict[str, str]:
     return {pod.metadata.name: found.get(pod.metadata.uid, "") for pod in pods}
 
 
+async def ask_as(port: int, context: ssl.SSLContext) -> int:
+    body = pod("x", 8, annotations=gang("x", 1))
+    request = {"uid": "u", "namespace": "default", "operation": "CREATE", "object": body}
+    url = f"https://127.0.0.1:{port}/seat-v1-pod"
+    async with httpx2.AsyncClient(timeout=PATIENCE_S, verify=context) as client:
+        reply = await client.post(url, json={"request": request})
+    return reply.status_code
+
+
 async def test_gangs_of_a_tenant_get_their_seats_while_they_are_created(live: Live, tmp_path: Path) -> None:
     bed, port = live.bed, ports.allocate(("admission",))["admission"]
     await live.nodes({"a": 2, "b": 2})
-    settings = {"admission_bind_address": f"127.0.0.1:{port}", "admission_client_names": ""}
+    settings = {"admission_bind_address": f"127.0.0.1:{port}"}
     replica = await live.scheduler(**settings)
     async with tenants.acting(bed, tmp_path) as tenant, offering(bed, port):
         made = await create_seated(bed, tenant)
@@ -77,6 +89,10 @@ async def test_gangs_of_a_tenant_get_their_seats_while_they_are_created(live: Li
         nodes = {each.metadata.name: placement_annotations.pinned_node(each.spec) for each in made}
         assert len({node[0] for node in nodes.values()}) == 1, "one leaf, as the gang requires"
         await bed.until(lambda: bound(bed, made) == nodes)
+
+        # Only the API server may ask: any other client has no certificate of its name.
+        stranger = extender.client_context(bed.cluster.layout.certificates)
+        assert await ask_as(port, stranger) == HTTPStatus.FORBIDDEN
 
         # A dry run reserves nothing, and the offer of another pod does not count.
         trial = await tenant.request(

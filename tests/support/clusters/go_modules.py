@@ -15,6 +15,9 @@ import pytest
 AUTOSCALER_APIS = "k8s.io/autoscaler/cluster-autoscaler/apis@v0.0.0-20240830133931-adfbe7e45277"
 #: CapacityBuffer
 KARPENTER = "sigs.k8s.io/karpenter@v1.15.0"
+JOB_SET = "sigs.k8s.io/jobset@v0.10.1"
+KUEUE = "sigs.k8s.io/kueue@v0.10.1"
+LWS = "sigs.k8s.io/lws@v0.7.0"
 
 
 @functools.cache

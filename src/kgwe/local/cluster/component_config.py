@@ -1,4 +1,4 @@
-"""The configuration files of the components: audit policy, scheduler configuration, kwok's stages."""
+"""The configuration files of the components: audit policy, admission, scheduler configuration, kwok's stages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,35 @@ from kgwe.local.cluster import certificates
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kgwe.local.cluster.certificates import Pair
+
 # Far above the capacity of two cores: the API server limits the rate, not the client.
 CLIENT_QPS = 5000
 CLIENT_BURST = 10000
 
 MANAGED_NODES = "kwok.x-k8s.io/node=fake"
 _SCHEDULER_API = "kubescheduler.config.k8s.io/v1"
+
+
+def admission_configuration(webhooks_kubeconfig: Path) -> str:
+    """Return the admission configuration of the API server: it shows webhooks a client certificate."""
+    webhook = {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "WebhookAdmissionConfiguration",
+        "kubeConfigFile": str(webhooks_kubeconfig),
+    }
+    configuration = {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AdmissionConfiguration",
+        "plugins": [{"name": "MutatingAdmissionWebhook", "configuration": webhook}],
+    }
+    return yaml.safe_dump(configuration, sort_keys=False)
+
+
+def webhooks_kubeconfig(pair: Pair) -> str:
+    """Return the kubeconfig with the client certificate that the API server shows all webhooks."""
+    user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
+    return yaml.safe_dump({"apiVersion": "v1", "kind": "Config", "users": [{"name": "*", "user": user}]})
 
 
 def audit_policy() -> str:

@@ -22,12 +22,8 @@ LABEL: Final = {"kgwe.nvidia.io/seats-at-creation": "enabled"}
 
 
 def build_environment(port: int) -> dict[str, str]:
-    """Return settings of a scheduler that serves the webhook on this port. Its certificate is that of the extender."""
-    return {
-        "KGWE_SCHEDULER_ADMISSION_BIND_ADDRESS": f"{LOOPBACK}:{port}",
-        # Only this machine reaches the port.
-        "KGWE_SCHEDULER_ADMISSION_CLIENT_NAMES": "",
-    }
+    """Return settings of a scheduler that serves the webhook on this port, for the API server's client certificate."""
+    return {"KGWE_SCHEDULER_ADMISSION_BIND_ADDRESS": f"{LOOPBACK}:{port}"}
 
 
 async def configure(client: KubeClient, cluster: LocalCluster, port: int) -> None:

@@ -52,6 +52,8 @@ def write_files(layout: Layout, *, context: str, server: str, scheduler_config: 
         )
     contents = {
         "audit-policy.yaml": component_config.audit_policy(),
+        "admission.yaml": component_config.admission_configuration(layout.setting("webhooks.yaml")),
+        "webhooks.yaml": component_config.webhooks_kubeconfig(files.pair(certificates.SERVER)),
         "scheduler.yaml": component_config.scheduler_configuration(
             scheduler_config, kubeconfig=layout.kubeconfig(components.SCHEDULER)
         ),
