@@ -7,8 +7,9 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.fakes.offer_bed import OfferBed, make_member
 
 from kgwe.kube.api import resources
@@ -94,7 +95,7 @@ def seats_of(world: World, owner: str) -> set[tuple[str, int]]:
     return {(owner, number) for number in world.bed.state.ledger.reserved_seats(owner)}
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(st.lists(STEPS, max_size=14))
 def test_seats_have_one_pod_and_nothing_is_left_after_the_term(steps: list[Step]) -> None:
     asyncio.run(live_through(steps))
