@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -25,6 +26,10 @@ def decide(mode: str, image: str) -> dict[str, Any]:
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "default"}, "spec": spec}
 
 
+def is_explained(bed: Bed, workload: Any) -> bool:
+    return bed.now(workload).status.effectiveRequirements is not None
+
+
 async def test_a_workload_is_shown_its_slice_in_shadow_mode_and_gets_it_when_enforced(bed: Bed) -> None:
     (body,) = yaml.safe_load_all(EXAMPLE.read_text(encoding="utf-8"))
     image = body["spec"]["podTemplate"]["spec"]["containers"][0]["image"]
@@ -36,7 +41,7 @@ async def test_a_workload_is_shown_its_slice_in_shadow_mode_and_gets_it_when_enf
             await bed.client.apply(resources.RIGHTSIZING_DECISION, decide(mode, image), "default")
             made = await bed.submit(body)
             await bed.until_phase(made, "Running")
-            await bed.until(lambda made=made: bed.now(made).status.effectiveRequirements is not None)
+            await bed.until(functools.partial(is_explained, bed, made))
             found = bed.now(made)
             assert found.spec.gpuRequirements.count == 1, "the spec never changes"
             told = found.status.effectiveRequirements
