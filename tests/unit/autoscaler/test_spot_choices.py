@@ -6,12 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.builders import objects
 from tests.support.fakes.scaling_bed import H100, ScalingBed
 
 from kgwe.apps.autoscaler.preview import preview_round
+from kgwe.cluster.workload import replica_uid
+from kgwe.cluster.workload.metadata_keys import CONTROLLER_NAME, MANAGED_BY, RUN_LABEL, UID_LABEL
 from kgwe.kube.api import timestamp
-from kgwe.kube.api.resources import GPU_WORKLOAD
+from kgwe.kube.api.resources import DEPLOYMENT, GPU_WORKLOAD, POD
 from kgwe.local.fleet.cloud import CloudRules
+from kgwe.placement.planning.plan import Seat
 from kgwe.store.ledger.price_files import load_book
 
 if TYPE_CHECKING:
@@ -181,3 +185,99 @@ def test_observed_breaks_outlive_the_process_and_change_the_choice() -> None:
         assert set(preview(bed)) == {("on-demand", "SpotBreaksTooOften")}
 
     run(test)
+
+
+async def add_service(bed: ScalingBed, *, replicas: int, extra: int) -> None:
+    bed.api.now = timestamp.format_time(bed.now_s)
+    spec = {
+        "gpuRequirements": {"count": 8},
+        "workloadType": "Inference",
+        "replicas": replicas,
+        "spot": {"extraReplicas": extra},
+    }
+    await bed.client.create(GPU_WORKLOAD, {"metadata": {"name": "chat"}, "spec": spec}, "default")
+    await bed.settle()
+
+
+def test_replicas_of_a_service_are_bought_in_different_zones_with_extra_ones() -> None:
+    async def test(bed: ScalingBed) -> None:
+        zones = ["us-east-1a", "us-east-1b", "us-east-1c"]
+        await bed.add_policy({**MIXED, "availabilityZones": zones})
+        await add_service(bed, replicas=2, extra=1)
+        status = await bed.round(121)
+        assert sorted((each.zone, each.capacityType, each.count) for each in status.launches) == [
+            (zone, "spot", 1) for zone in zones
+        ]
+        assert set(list_choices(status)) == {("spot", "SpreadOverSpot")}
+        status = await bed.round(1)
+        assert (status.choices, await bed.count_bought()) == ((), 3), "its nodes are coming"
+
+    run(test, CloudRules(gpu_delay_s=90))
+
+
+def test_without_spot_on_demand_is_bought_for_the_wanted_replicas_only() -> None:
+    async def test(bed: ScalingBed) -> None:
+        await bed.add_policy({**MIXED, "availabilityZones": ["us-east-1a", "us-east-1b"]})
+        await add_service(bed, replicas=2, extra=2)
+        status = await bed.round(121)
+        for _ in range(4):
+            status = await bed.round(1)
+        assert await bed.count_bought() == 2
+        assert sorted(list_choices(status)) == [("wait", "WaitsForSpot")] * 2
+
+    run(test, CloudRules(stock=dict(NO_SPOT), gpu_delay_s=90))
+
+
+async def start_replica(bed: ScalingBed, number: int, node: str) -> None:
+    """Do what the scheduler and the kubelet do for a replica that has its place."""
+    workload = await bed.client.get(GPU_WORKLOAD, "chat", "default")
+    uid = replica_uid.make_uid(workload.metadata.uid, number)
+    name = f"chat-job-{workload.metadata.uid[:8]}" + (f"-r{number}" if number else "")
+    seats = (Seat(node, 0xFF),)
+    meta = {**objects.run_meta("", workload.metadata.uid, "default", name, seats)}
+    del meta["uid"]
+    meta["labels"] = {UID_LABEL: uid, RUN_LABEL: name, MANAGED_BY: CONTROLLER_NAME}
+    container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    template = {"metadata": {"labels": meta["labels"]}, "spec": {"containers": [container]}}
+    made = await bed.client.create(
+        DEPLOYMENT, {"metadata": meta, "spec": {"replicas": 1, "template": template}}, "default"
+    )
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{name}-5d9c", "uid": f"rs-{number}"}
+    pod = {
+        "metadata": {
+            "name": f"{name}-x",
+            "labels": {**meta["labels"], RUN_LABEL: made.metadata.labels[RUN_LABEL]},
+            "ownerReferences": [{**owner, "controller": True}],
+        },
+        "spec": {"nodeName": node, "containers": [container]},
+        "status": {
+            "phase": "Running",
+            "startTime": timestamp.format_time(bed.now_s),
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+    await bed.client.create(POD, pod, "default")
+    await bed.settle()
+
+
+def test_a_replica_on_demand_goes_back_to_spot_when_its_service_can_spare_it() -> None:
+    async def test(bed: ScalingBed) -> None:
+        await bed.add_policy({**MIXED, "availabilityZones": ["us-east-1a", "us-east-1b"]})
+        await add_service(bed, replicas=1, extra=1)
+        await bed.round(121)
+        await bed.round(2)
+        await bed.round(2)
+        (first,) = bed.nodes()
+        await start_replica(bed, 0, first)
+        bed.rules.stock = {}
+        status = await bed.round(200)
+        assert "Drain" not in {each.action for each in status.actions}, "the service has one replica"
+        status = await bed.round(2)
+        (second,) = set(bed.nodes()) - {first}
+        await start_replica(bed, 1, second)
+        status = await bed.round(1)
+        assert [each.reason for each in status.actions if each.action == "Drain"] == [
+            f"{first}: its replica goes back to spot"
+        ]
+
+    run(test, CloudRules(stock=dict(NO_SPOT)))

@@ -26,6 +26,7 @@ from kgwe.apps.autoscaler.policy_status import Findings
 from kgwe.apps.autoscaler.pool_offers import PolicyOffers, read_offers
 from kgwe.apps.autoscaler.providers import TimedProvider
 from kgwe.apps.autoscaler.purchase import PurchaseRound
+from kgwe.apps.autoscaler.spot import serving
 from kgwe.apps.autoscaler.spot.advisor import WORDS, SpotAdvisor
 from kgwe.apps.autoscaler.spot.observer import SpotObserver
 from kgwe.cloud.provider import InstanceState, LaunchError
@@ -661,6 +662,27 @@ class Controller:
             reason = removal.UNDERUSED if each_removal.moves else removal.IDLE
             await remover.begin_drain(bought, reason, each.now_s, moves)
             self.metrics.count_action("drain", bought.offer.capacity_type)
+
+        await self._return_to_spot(each, pods, remover)
+
+    async def _return_to_spot(self, each: _Round, pods: NodePods, remover: removal.Remover) -> None:
+        """Drain one on-demand node whose replica goes back to spot, if its service can spare it."""
+        census = each.found.census
+        if census.list_in(Stage.DRAINING, Stage.REQUESTED, Stage.LAUNCHING, Stage.JOINED):
+            return
+        bought = {one.name: one for one in census.list_in(Stage.IN_USE) if one.offer.capacity_type == "on-demand"}
+        generation = each.policy.metadata.generation
+        usable = [
+            one
+            for one in each.found.offers.offers
+            if each.found.memory.find_block(one.offer, each.now_s, generation) is None
+        ]
+        lost = {offer: one.lost_s for offer, one in each.memory.spot.offers.items()}
+        held = {name: pods.list_held(name) for name in bought}
+        node = serving.find_return(self._cluster.view, held, usable, lost, each.now_s) if bought else ""
+        if node:
+            reason = "its replica goes back to spot"
+            await remover.begin_drain(bought[node], removal.TO_SPOT, each.now_s, reason)
 
     # --- reporting --------------------------------------------------------------------------------------
 

@@ -90,11 +90,15 @@ class PurchaseRound:
             return ScaleUp(orders=floors)
         # What is bought for least sizes serves what waits as well.
         in_flight = self._list_in_flight() | self._copy_orders(floors)
-        found = self._plan_advised(asks, in_flight, demand.fleet)
+        found = self._plan_advised(asks, in_flight, demand.fleet, demand.placed)
         return replace(found, orders=(*floors, *found.orders))
 
     def _plan_advised(
-        self, asks: tuple[Ask, ...], in_flight: dict[str, tuple[Node, str]], existing: ScratchFleet
+        self,
+        asks: tuple[Ask, ...],
+        in_flight: dict[str, tuple[Node, str]],
+        existing: ScratchFleet,
+        placed: frozenset[str],
     ) -> ScaleUp:
         """Plan with the choice between spot, waiting and on-demand. Spot above the share of a pool counts as away."""
         coming = self._find_coming(asks, in_flight, existing)
@@ -103,7 +107,9 @@ class PurchaseRound:
         room, left = dict(self._room), self._left
         refused: set[str] = set()
         while True:
-            advised = self._advisor.advise(others, self._usable, self._all.offers, refused)
+            advised = self._advisor.advise(
+                others, self._usable, self._all.offers, refused=refused, coming=ordinary, placed=placed
+            )
             found = self._plan_tiers((*ordinary, *advised.asks), in_flight, existing)
             limited = {each.owner for each in found.unmet if each.reason is UnmetReason.LIMIT} - refused
             limited &= {owner for owner, each in advised.verdicts.items() if each.choice is Choice.SPOT}

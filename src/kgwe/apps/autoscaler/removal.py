@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 _S_PER_MIN: Final = 60.0
 #: Why a node is drained.
-IDLE, UNDERUSED, BROKEN = "Idle", "Underused", "GPUsFailed"
+IDLE, UNDERUSED, BROKEN, TO_SPOT = "Idle", "Underused", "GPUsFailed", "ReturnToSpot"
 
 #: Node -> mean use of its GPUs, 0 to 1. A node that is missing is not known.
 Uses = Mapping[str, float]

@@ -1,4 +1,4 @@
-"""`kgwe bench spot`: jobs with a deadline on recorded spot availability, and the risk of gangs on recorded preemptions.
+"""`kgwe bench spot`: jobs with a deadline and services on recorded spot availability, and the risk of gangs.
 
 A job of 48 hours starts every 6 hours of every trace. Four deadlines and two restart times make eight settings. The
 same policy runs in all of them, beside three published rules and a bound that knows the future and restarts for free.
@@ -15,7 +15,7 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.bench import report
-from kgwe.bench.scaling import charts
+from kgwe.bench.scaling import charts, spot_serving
 from kgwe.bench.scaling.data import SpotTrace, find_folder, read_spot_traces
 from kgwe.bench.scaling.spot_jobs import BASELINES, Pool, bound_costs, make_pool, plan_pool, replay_jobs
 from kgwe.scaling.spot.deadline import Terms
@@ -82,6 +82,8 @@ def run(options: Options, progress: Progress) -> report.Report:
     progress.note("predicting breaks of gangs")
     metrics["gangs"] = measure_gangs(read_spot_traces(folder, "preemption"))
     metrics["gang_risk_error"] = max((each["error"] for each in metrics["gangs"].values()), default=None)
+    progress.note("replaying inference services")
+    metrics["serving"] = spot_serving.measure_serving(traces, spot_serving.Prices(_ON_DEMAND, _SPOT))
     metrics["cpu_s"] = round(time.process_time() - started, 1)
     params = {
         "zones": len(reported),
@@ -221,3 +223,16 @@ def write_chart(measured: report.Report, path: Path) -> None:
     ]
     label = f"cost, share of on-demand ({restart:g} min restart)"
     charts.write_lines(path, series, x_label="deadline less work, hours", y_label=label, top=1.0)
+
+
+def write_serving_chart(measured: report.Report, path: Path) -> None:
+    """Draw availability and cost of a service over its extra replicas."""
+    for found in measured.metrics["serving"].values():
+        extras = list(map(float, spot_serving.EXTRAS))
+        series = [
+            chart.Series("availability", extras, spot_serving.list_shares(found, "availability")),
+            chart.Series("cost, share of on-demand", extras, spot_serving.list_shares(found, "cost_ratio")),
+        ]
+        label = f"{found['wanted']} replicas over {found['zones']} zones"
+        charts.write_lines(path, series, x_label="extra replicas", y_label=label, top=1.0)
+        return

@@ -21,6 +21,7 @@ from kgwe.kube.api.kgwe.warp import Priority, WarpGPUWorkload
 from kgwe.kube.translate import spot_terms
 from kgwe.model.gpu import mig
 from kgwe.model.units import amounts
+from kgwe.model.units.limits import MOST_REPLICAS
 from kgwe.model.units.phrasing import shorten
 from kgwe.placement.fleet.node import Preference
 from kgwe.placement.gang.request import NVLINK, Hardware, Segment
@@ -196,7 +197,7 @@ class Workload:
     names_all: bool = False
     #: what it says about spot nodes and its deadline; None: nothing
     spot_terms: SpotTerms | None = None
-    #: replicas that the spec asks for
+    #: replicas that the spec asks for, the extra ones on spot nodes included
     desired: int = 1
     #: which replica this is; its uid is `meta.uid`, which is the uid of the object for 0
     replica: int = 0
@@ -372,9 +373,15 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         queue=_read_queue(obj),
         names_all=_needs_all_names(obj),
         spot_terms=spot_terms.from_spec(spec, obj.metadata.annotations),
-        desired=spec.replicas,
+        desired=_count_replicas(spec),
         spec=spec,
     )
+
+
+def _count_replicas(spec: GPUWorkloadSpec) -> int:
+    """Replicas with the extra ones; a service that is scaled to 0 has none."""
+    extra = spec.spot.extraReplicas if spec.spot is not None and spec.replicas else 0
+    return min(spec.replicas + extra, MOST_REPLICAS)
 
 
 def _read_queue(obj: GPUWorkload) -> str:

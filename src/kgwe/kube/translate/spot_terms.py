@@ -50,6 +50,8 @@ class SpotTerms:
     """0: it saves its work when it is asked to. None: it never does."""
     restart_s: float = DEFAULT_RESTART_S
     max_wait_s: float | None = None
+    extra: int = 0
+    """Replicas of a service beside those that it needs."""
     problem: str = ""
     """What could not be read. The rest counts as not said."""
 
@@ -75,6 +77,7 @@ def from_spec(spec: GPUWorkloadSpec, annotations: Mapping[str, str]) -> SpotTerm
         0.0 if interval is None and saves else interval,
         float(said.restartSeconds),
         said.maxWaitSeconds,
+        said.extraReplicas,
         problem,
     )
 

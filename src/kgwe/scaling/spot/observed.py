@@ -64,6 +64,8 @@ class ObservedOffer:
 
     gangs: dict[int, Runs] = field(default_factory=lambda: {size: Runs() for size in SIZES})
     away: Runs = field(default_factory=Runs)
+    lost_s: float | None = None
+    """When nodes were taken back last."""
 
     @property
     def is_known(self) -> bool:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from kgwe.apps.autoscaler.spot import serving
+from kgwe.apps.autoscaler.spot.markets import Markets, limit_ask, list_requests
+from kgwe.cluster.workload import replica_uid
 from kgwe.kube.api import timestamp
 from kgwe.kube.translate import spot_terms
 from kgwe.placement.fleet.node import SpotPolicy
-from kgwe.placement.fleet.snapshot import Snapshot
-from kgwe.placement.planning.planner import gang_request
-from kgwe.placement.pod.fit import Fitter
-from kgwe.placement.pod.fit_status import FitStatus
-from kgwe.scaling.spot.choice import Job, Market, PlanBook, Verdict, choose_capacity
+from kgwe.scaling.spot.choice import Job, PlanBook, Verdict, choose_capacity
 from kgwe.scaling.spot.deadline import Choice
-from kgwe.scaling.spot.observed import ObservedOffer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -22,11 +20,10 @@ if TYPE_CHECKING:
     from kgwe.apps.autoscaler.pool_offers import PoolOffer
     from kgwe.cluster.offline import View
     from kgwe.kube.translate.spot_terms import SpotTerms
-    from kgwe.placement.fleet.node import Request
     from kgwe.placement.planning.ask import Ask
     from kgwe.scaling.launch_memory import Offer
+    from kgwe.scaling.spot.observed import ObservedOffer
 
-SPOT: Final = "spot"
 WORDS: Final = {Choice.SPOT: "spot", Choice.WAIT: "wait", Choice.ON_DEMAND: "on-demand"}
 #: What a verdict asks of the nodes that are bought.
 _POLICIES: Final = {Choice.SPOT: SpotPolicy.REQUIRE, Choice.ON_DEMAND: SpotPolicy.AVOID}
@@ -77,21 +74,34 @@ class SpotAdvisor:
 
     def is_advised(self, ask: Ask) -> bool:
         """Whether there is a choice for this ask: it may run on spot, and it says something about it."""
-        return _list_requests(ask)[0].spot is SpotPolicy.ALLOW and self.read_terms(ask) is not None
+        return list_requests(ask)[0].spot is SpotPolicy.ALLOW and self.read_terms(ask) is not None
 
     def advise(
-        self, asks: Sequence[Ask], usable: Sequence[PoolOffer], offers: Sequence[PoolOffer], refused: Collection[str]
+        self,
+        asks: Sequence[Ask],
+        usable: Sequence[PoolOffer],
+        offers: Sequence[PoolOffer],
+        *,
+        refused: Collection[str] = (),
+        coming: Collection[Ask] = (),
+        placed: Collection[str] = (),
     ) -> Advised:
         """Choose for every ask.
 
         `usable`: offers that may be tried now. `refused`: owners that found no spot within the limits of pools.
+        `coming`: asks whose nodes are in flight. `placed`: owners that wait, and for which the engine has a place.
         """
-        found, verdicts = [], {}
-        markets = _Markets(usable, offers, self.observed, self.launch_s)
+        found: list[Ask] = []
+        verdicts: dict[str, Verdict] = {}
+        services: dict[str, list[Ask]] = {}
+        markets = Markets(usable, offers, self.observed, self.launch_s)
         for ask in asks:
-            terms = self.read_terms(ask) if _list_requests(ask)[0].spot is SpotPolicy.ALLOW else None
+            terms = self.read_terms(ask) if list_requests(ask)[0].spot is SpotPolicy.ALLOW else None
             if terms is None:
                 found.append(ask)
+                continue
+            if ask.service:
+                services.setdefault(ask.service, []).append(ask)
                 continue
             job = _describe_job(ask, terms, self.now_s)
             market = markets.find(ask, is_refused=ask.owner in refused)
@@ -100,17 +110,16 @@ class SpotAdvisor:
                 verdict = verdict._replace(message=f"{terms.problem}; {verdict.message}")
             verdicts[ask.owner] = verdict
             if verdict.choice is not Choice.WAIT:
-                found.append(_limit_ask(ask, _POLICIES[verdict.choice]))
+                found.append(limit_ask(ask, _POLICIES[verdict.choice]))
+        for service, waiting in services.items():
+            away = [ask for ask in waiting if ask.owner in refused]
+            coming_here = sum(ask.service == service for ask in coming)
+            coming_here += sum(replica_uid.object_uid(owner) == service for owner in placed)
+            chosen = serving.place_replicas(self.view, waiting, markets, coming_here, self.now_s, is_refused=bool(away))
+            for ask, verdict, limited in chosen:
+                verdicts[ask.owner] = verdict
+                found += [limited] if limited is not None else []
         return Advised(tuple(found), verdicts)
-
-
-def _list_requests(ask: Ask) -> list[Request]:
-    return [role.request for role in gang_request(ask).roles] if ask.gang is not None else [ask.request]
-
-
-def _limit_ask(ask: Ask, policy: SpotPolicy) -> Ask:
-    gang = ask.gang.with_requests(spot=policy) if ask.gang is not None else None
-    return replace(ask, request=replace(ask.request, spot=policy), gang=gang)
 
 
 def _describe_job(ask: Ask, terms: SpotTerms, now_s: float) -> Job:
@@ -125,53 +134,3 @@ def _describe_job(ask: Ask, terms: SpotTerms, now_s: float) -> Job:
         restart_s=terms.restart_s,
         checkpoint_s=terms.checkpoint_s,
     )
-
-
-class _Markets:
-    """The cheapest spot and on-demand nodes for each request."""
-
-    def __init__(
-        self,
-        usable: Sequence[PoolOffer],
-        offers: Sequence[PoolOffer],
-        observed: Mapping[Offer, ObservedOffer],
-        launch_s: float,
-    ) -> None:
-        self._offers = offers
-        self._usable = {each.offer for each in usable}
-        self._observed = observed
-        self._launch_s = launch_s
-        self._fitter = Fitter(Snapshot.from_nodes([each.template for each in offers])) if offers else None
-        self._fits: dict[Request, tuple[PoolOffer, ...]] = {}
-
-    def find(self, ask: Ask, *, is_refused: bool) -> Market:
-        """Return what can be bought for an ask. A gang is bought from pools on which every one of its pods fits."""
-        lists = [self._list_fitting(request) for request in dict.fromkeys(_list_requests(ask))]
-        fitting = [each for each in lists[0] if all(each in other for other in lists[1:])]
-        spot = [each for each in fitting if each.offer.capacity_type == SPOT]
-        usable = [each for each in spot if each.offer in self._usable]
-        is_available = bool(usable) and not is_refused
-        best = min(usable or spot, key=lambda each: (each.price_micro, str(each.offer)), default=None)
-        observed = self._observed.get(best.offer) if best is not None else None
-        nodes = sum(role.replicas for role in ask.gang.roles) if ask.gang is not None else ask.pods
-        seen = observed or ObservedOffer()
-        return Market(
-            spot=None if best is None else float(best.price_micro),
-            on_demand=min(
-                (float(each.price_micro) for each in fitting if each.offer.capacity_type != SPOT), default=None
-            ),
-            is_available=is_available,
-            rates=seen.estimate_rates(nodes),
-            age_h=None if observed is None else observed.find_age_h(nodes, is_available=is_available),
-            launch_s=self._launch_s,
-        )
-
-    def _list_fitting(self, request: Request) -> tuple[PoolOffer, ...]:
-        if self._fitter is None:
-            return ()
-        found = self._fits.get(request)
-        if found is None:
-            codes = self._fitter.check_nodes(request)
-            found = tuple(each for each, code in zip(self._offers, codes, strict=True) if code == FitStatus.FITS)
-            self._fits[request] = found
-        return found

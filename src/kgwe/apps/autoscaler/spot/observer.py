@@ -101,6 +101,7 @@ class SpotObserver:
         for offer in {*held, *self.offers, *present.values()}:
             observed = self.offers.setdefault(offer, ObservedOffer())
             observed.observe_held(held[offer], lost[offer], hours)
+            observed.lost_s = now_s if lost[offer] else observed.lost_s
             block = memory.find_block(offer, now_s, generation)
             if block is not None and block.kind == "no-capacity":
                 observed.observe_refused(hours)
@@ -162,6 +163,7 @@ def _export_offer(offer: Offer, observed: ObservedOffer) -> ObservedSpot:
         offer.pool,
         offer.instance_type,
         offer.zone,
+        None if observed.lost_s is None else timestamp.format_time(observed.lost_s),
         tuple(
             ObservedRuns(
                 nodes,
@@ -176,7 +178,7 @@ def _export_offer(offer: Offer, observed: ObservedOffer) -> ObservedSpot:
 
 
 def _restore_offer(said: ObservedSpot) -> ObservedOffer:
-    found = ObservedOffer()
+    found = ObservedOffer(lost_s=timestamp.epoch_seconds(said.lostAt) if said.lostAt else None)
     for each in said.runs:
         if len(each.hours) != PIECES or len(each.ends) != PIECES:
             continue

@@ -49,7 +49,7 @@ def run(
     all_zones
         Report also the zones that the policy was tuned on.
     plot
-        Write a chart of the costs to this SVG file.
+        Write a chart of the costs to this SVG file, and one of services beside it (NAME-serving.svg).
     """
     from kgwe.bench.scaling import spot as bench  # noqa: PLC0415 -- NumPy
 
@@ -68,5 +68,6 @@ def run(
         return refuse(problem)
     if plot is not None:
         bench.write_chart(measured, plot)
+        bench.write_serving_chart(measured, plot.with_stem(f"{plot.stem}-serving"))
     show(measured, as_json=json)
     return 0

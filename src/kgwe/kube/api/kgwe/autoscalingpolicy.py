@@ -308,6 +308,7 @@ class ObservedSpot(ApiStruct, frozen=True):
     pool: Annotated[str, about("Node pool.")]
     instanceType: Annotated[str, about("Instance type.")]
     zone: Annotated[str, about("Zone.")]
+    lostAt: Annotated[Timestamp | None, about("When nodes were taken back last.")] = None
     runs: Annotated[tuple[ObservedRuns, ...], about("Runs by size of the gang.", max_items=8)] = ()
 
 

@@ -70,6 +70,15 @@ class SpotTerms(ApiStruct, frozen=True):
             le=31_536_000,
         ),
     ] = None
+    extraReplicas: Annotated[
+        int,
+        about(
+            "Of Inference: replicas beside spec.replicas, so that enough serve while lost ones start again. They run"
+            " on spot nodes only; on-demand nodes are bought for spec.replicas at most.",
+            ge=0,
+            le=16,
+        ),
+    ] = 0
 
 
 SUSPEND = about(
@@ -201,6 +210,11 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
         Rule(
             "!has(self.spot) || !has(self.spot.deadline) || has(self.expectedDurationSeconds)",
             "a deadline needs the run time: set expectedDurationSeconds, or remove spot.deadline",
+            field=".spot",
+        ),
+        Rule(
+            "self.workloadType == 'Inference' || !has(self.spot) || self.spot.extraReplicas == 0",
+            "only inference has replicas: set workloadType to Inference, or remove spot.extraReplicas",
             field=".spot",
         ),
         Rule(
