@@ -12,7 +12,7 @@ WORKERS ?= 3
 # The tests start hundreds of processes: they keep compiled modules, also where the shell says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run console test test-unit test-slow soak search check format images bench crds monitoring proto lock clean
+.PHONY: help run console test test-unit test-slow soak search fuzz fuzz check format images bench crds monitoring proto lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ test-slow: $(READY) ## The slow tests, and properties with more examples
 
 soak: $(READY) ## Exhaustive attacks and long runs, once per release
 	@$(PYTEST) -m soak -s
+
+fuzz: $(READY) ## Many more inputs for every wire format, with a new seed (INPUTS=20000)
+	@KGWE_FUZZ_INPUTS=$(or $(INPUTS),20000) KGWE_FUZZ_SEED=$$RANDOM $(PYTEST) tests/unit/fuzz
 
 search: $(READY) ## New examples and another order: what it finds goes into a test of its own
 	@HYPOTHESIS_PROFILE=search $(PYTEST) -n 2 -m "not slow and not soak" --randomly-seed=$$RANDOM tests/unit tests/property

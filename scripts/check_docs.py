@@ -94,6 +94,26 @@ def find_missing_runbooks(root: Path) -> Iterator[str]:
             yield f"{where}: the reason {name} has no runbook: add it to src/kgwe/monitoring/reasons.py"
 
 
+def find_unproven_claims(root: Path) -> Iterator[str]:
+    """Claims of docs/security.md whose test does not exist. A claim is a row of a table with the column `test`."""
+    text = (root / "docs" / "security.md").read_text(encoding="utf-8")
+    is_claims = False
+    for number, line in enumerate(text.splitlines(), 1):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            is_claims = False
+        elif cells[-1] == "test":
+            is_claims = True
+        elif is_claims and not line.startswith("|---"):
+            named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", cells[-1])
+            if not named:
+                yield f"docs/security.md: line {number}: the claim names no test"
+            for path, test in named:
+                file = root / path
+                if not file.is_file() or (test and f"def {test}(" not in file.read_text(encoding="utf-8")):
+                    yield f"docs/security.md: line {number}: no such test: {path}::{test}"
+
+
 def find_reasons(sources: Path) -> dict[str, str]:
     """Return the reasons of conditions that the code writes, each with a place where it does."""
     found: dict[str, str] = {}
@@ -321,7 +341,7 @@ def _line(text: str, position: int) -> int:
 
 
 def main() -> int:
-    problems = [*find_problems(_ROOT), *find_missing_runbooks(_ROOT)]
+    problems = [*find_problems(_ROOT), *find_missing_runbooks(_ROOT), *find_unproven_claims(_ROOT)]
     for problem in problems:
         sys.stdout.write(f"{problem}\n")
     return 1 if problems else 0

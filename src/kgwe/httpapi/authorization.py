@@ -30,12 +30,13 @@ _AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What a user wants to do; an empty namespace: in all namespaces."""
+    """What a user wants to do; an empty namespace: in all namespaces. `path`: of the server, instead of a resource."""
 
     verb: str
     group: str
     resource: str
     namespace: str = ""
+    path: str = ""
 
 
 class Authorizer(Protocol):
@@ -80,12 +81,15 @@ class AccessReviewer:
         attributes = {"verb": right.verb, "group": right.group, "resource": right.resource}
         if right.namespace:
             attributes["namespace"] = right.namespace
+        what = {"resourceAttributes": attributes}
+        if right.path:
+            what = {"nonResourceAttributes": {"verb": right.verb, "path": right.path}}
         spec = {
             "user": user.name,
             "uid": user.uid,
             "groups": list(user.groups),
             "extra": {key: list(values) for key, values in user.extra},
-            "resourceAttributes": attributes,
+            **what,
         }
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
         status = (await self._client.create(ACCESS_REVIEW, body)).get("status") or {}

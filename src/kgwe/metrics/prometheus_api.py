@@ -163,7 +163,7 @@ class PrometheusApi:
     def _read(self, status: int, body: bytes) -> RangeResult:
         try:
             response = _DECODER.decode(body)
-        except msgspec.MsgspecError as exc:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
             raise self._explain_status(status) from exc
         if response.status == "success" and response.data is not None:
             if response.data.resultType != "matrix":

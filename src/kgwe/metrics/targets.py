@@ -103,7 +103,7 @@ class DiscoveredTargets:
             raise errors.Transient(f"the target list at {self._url} returned status {response.status_code}")
         try:
             groups = msgspec.json.decode(response.content, type=list[_Group])
-        except msgspec.MsgspecError as exc:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
             raise errors.Transient(f"the target list at {self._url} is not in the format of http_sd: {exc}") from exc
         return [target for group in groups for address in group.targets for target in _read_address(group, address)]
 

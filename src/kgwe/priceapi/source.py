@@ -46,5 +46,5 @@ async def get_json(client: httpx2.AsyncClient, url: str, params: Mapping[str, st
         raise errors.Permanent(f"{host} sends more than {_MAX_BYTES >> 20} MiB")
     try:
         return msgspec.json.decode(answer.content)
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         raise errors.Transient(f"{host} sends no JSON: {exc}") from exc

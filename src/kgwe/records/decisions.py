@@ -342,7 +342,7 @@ def read_lines(paths: Iterable[Path]) -> Iterator[tuple[str, Line]]:
 def _line(decoder: msgspec.json.Decoder[Line], text: bytes, where: str) -> Line:
     try:
         line = decoder.decode(text)
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
         raise errors.Permanent(f"{where} is not a decision record: {exc}") from exc
     if isinstance(line, SnapshotLine) and line.format != FORMAT:
         raise errors.Permanent(f"{where} has format {line.format}; this version of KGWE reads {FORMAT}")

@@ -44,9 +44,11 @@ class ProbeApp:
         ready: Callable[[], str | None],
         standby: Callable[[], str | None] | None = None,
         others: App | None = None,
+        guard: Callable[[Request], Awaitable[Reply | None]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`others` is the application for all other paths."""
+        """`others` is the application for all other paths. `guard` returns why a client gets no metrics."""
+        self._guard = guard
         self._clock = clock
         #: whether it is OpenMetrics -> the newest text
         self._rendered: dict[bool, Reply] = {}
@@ -61,13 +63,16 @@ class ProbeApp:
     def __call__(self, request: Request) -> Reply | Awaitable[Reply]:
         path = request.path
         if path == "/metrics":
-            return self._metrics(request)
+            return self._metrics(request) if self._guard is None else self._check_client(request, self._guard)
         if path in self._probes:
             problem = self._probes[path]()
             return Reply(503 if problem else 200, f"{problem or 'ok'}\n".encode())
         if self._others is not None:
             return self._others(request)
         return Reply(404, b"not found: try /metrics, /healthz or /readyz\n")
+
+    async def _check_client(self, request: Request, guard: Callable[[Request], Awaitable[Reply | None]]) -> Reply:
+        return await guard(request) or self._metrics(request)
 
     def _metrics(self, request: Request) -> Reply:
         # Only two formats, whichever versions and escapings a client accepts: each would be rendered separately.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe import errors
-from kgwe.apps import background, leading
+from kgwe.apps import background, leading, metrics_access
 from kgwe.apps.autoscaler.cluster_view import ClusterView
 from kgwe.apps.autoscaler.controller import FIELD_MANAGER, Controller
 from kgwe.apps.autoscaler.gpu_use import open_gpu_use
@@ -105,7 +105,12 @@ class AutoscalerProcess:
         """Act while this replica is the leader, until `stop` is set."""
         await self.cluster.watch()
         self._listen()
-        app = probes.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.find_problem)
+        app = probes.ProbeApp(
+            self.metrics.registry,
+            live=lambda: None,
+            ready=self.find_problem,
+            guard=metrics_access.make_guard(self.client),
+        )
         try:
             async with (
                 http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port,
@@ -146,7 +151,8 @@ class AutoscalerProcess:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            await self.controller.reconcile()
+            with self.metrics.rounds.measure():
+                await self.controller.reconcile()
         except errors.KgweError as exc:
             self.metrics.errors += 1
             log.warning("round_failed", error=str(exc))

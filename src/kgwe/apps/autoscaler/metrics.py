@@ -10,6 +10,8 @@ from prometheus_client import CollectorRegistry, GCCollector, Histogram, Platfor
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from kgwe.telemetry.reconciles import ReconcileMetrics
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -71,6 +73,7 @@ class Metrics(Collector):
             buckets=(5, 15, 30, 60, 120, 180, 300, 600, 900, 1800),
             registry=self.registry,
         )
+        self.rounds = ReconcileMetrics(self.registry, "kgwe-autoscaler")
         self.registry.register(self)
 
     def count_action(self, action: str, capacity_type: str, count: int = 1, *, success: bool = True) -> None:

@@ -133,7 +133,8 @@ class CostEngine:
     async def count(self) -> None:
         """Count up to now, and store what is new. After an error the next count stores it."""
         async with self._counting:
-            await self._count()
+            with self._metrics.rounds.measure():
+                await self._count()
 
     async def _count(self) -> None:
         assert self._meter is not None  # noqa: S101 -- set on entry
@@ -158,6 +159,7 @@ class CostEngine:
                 log.warning("ledger_not_written", error=str(exc))
             self._problem = str(exc)
             self._metrics.failures += 1
+            self._metrics.rounds.count_error()
             return
         del self._pending[: len(batch)]
         self._facts.update({each.node: each for each in nodes})

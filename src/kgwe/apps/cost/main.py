@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from kgwe.apps import background, leading
+from kgwe.apps import background, leading, metrics_access
 from kgwe.apps.cost.budgets.alert_sender import AlertSender
 from kgwe.apps.cost.budgets.metrics import BudgetMetrics
 from kgwe.apps.cost.budgets.publisher import BudgetPublisher
@@ -73,7 +73,9 @@ class CostProcess:
 
     async def run(self, stop: asyncio.Event, on_port: Callable[[int], None] = lambda _port: None) -> None:
         """Count while this replica is the leader, until `stop` is set. `on_port`: called with the port of metrics."""
-        app = probes.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
+        app = probes.ProbeApp(
+            self.metrics.registry, live=lambda: None, ready=self.problem, guard=metrics_access.make_guard(self._client)
+        )
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
             on_port(port)
             await self.cluster.add_optional_kinds()

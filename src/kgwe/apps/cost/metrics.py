@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from kgwe.costing.money import MICROS, TICKS
 from kgwe.costing.segments import Bucket
+from kgwe.telemetry.reconciles import ReconcileMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,7 @@ class Metrics(Collector):
         self.registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
+        self.rounds = ReconcileMetrics(self.registry, "kgwe-cost-engine")
         self.registry.register(self)
 
     def set_totals(self, books: Books, totals: dict[tuple[str, str], int]) -> None:

@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from kgwe import errors
-from kgwe.apps import background, leading
+from kgwe.apps import background, leading, metrics_access
 from kgwe.apps.leading import LeaderLoop
 from kgwe.apps.mig import demand, drains
 from kgwe.apps.mig.claims import Claims
@@ -34,6 +34,7 @@ from kgwe.kube.translate import podspec
 from kgwe.kube.translate.resource_slices import DeviceSlices
 from kgwe.model.units import amounts
 from kgwe.telemetry import http, logs, probes
+from kgwe.telemetry.reconciles import ReconcileMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -87,6 +88,7 @@ class MigController:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
         self.registry.register(_Gauges(self.controller))
+        self._rounds = ReconcileMetrics(self.registry, FIELD_MANAGER)
 
     async def _watch_claims(self) -> None:
         """Watch ResourceClaims for allocated and requested slices, if the cluster has them."""
@@ -123,7 +125,9 @@ class MigController:
     async def run(self, stop: asyncio.Event) -> None:
         """Act while this replica is the leader, until `stop` is set."""
         await self._watch_claims()
-        app = probes.ProbeApp(self.registry, live=lambda: None, ready=self.problem)
+        app = probes.ProbeApp(
+            self.registry, live=lambda: None, ready=self.problem, guard=metrics_access.make_guard(self.client)
+        )
         async with (
             http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port,
             background.run_in_background(self._background()),
@@ -160,7 +164,8 @@ class MigController:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            await self.controller.reconcile()
+            with self._rounds.measure():
+                await self.controller.reconcile()
         except errors.KgweError as exc:
             log.warning("round_failed", error=str(exc))
         except Exception:  # a malformed object must not crash the process repeatedly

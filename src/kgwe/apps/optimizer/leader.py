@@ -293,7 +293,8 @@ class OptimizerLeader:
 
     async def _repeat_once(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work()
+            with self._metrics.rounds.measure():
+                await work()
         except errors.KgweError as exc:
             log.warning("round_failed", round=name, error=str(exc))
         except Exception:  # one malformed object must not stop the process

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from kgwe.apps import background, leading
+from kgwe.apps import background, leading, metrics_access
 from kgwe.apps.leading import LeaderLoop
 from kgwe.apps.optimizer.cluster_view import ClusterView
 from kgwe.apps.optimizer.history.runs import RunTracker
@@ -49,6 +49,7 @@ class Optimizer:
             predict=self.run_times.predict_run,
         )
         self.cluster = ClusterView(client, self.tracker)
+        self._metrics_guard = metrics_access.make_guard(client)
         self.leading = LeaderLoop(self._elector, lambda: self.cluster.informers)
         self._acting_client = client.with_guard(self.leading.check_leading)
         self.events = EventRecorder(self._acting_client, controller=FIELD_MANAGER, instance=self.identity)
@@ -60,7 +61,7 @@ class Optimizer:
 
     async def run(self, stop: asyncio.Event, on_port: Callable[[int], None] = lambda _port: None) -> None:
         """Act while this replica is the leader, until `stop` is set. `on_port`: called with the port of gRPC."""
-        app = probes.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
+        app = probes.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem, guard=self._metrics_guard)
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
             await self.cluster.add_state()
             log.info("optimizer_started", id=self.identity, port=port)

@@ -16,6 +16,7 @@ from prometheus_client import (
 
 from kgwe.apps.optimizer.waste.detector import sum_savings
 from kgwe.apps.optimizer.waste.savings import sum_realized
+from kgwe.telemetry.reconciles import ReconcileMetrics
 
 if TYPE_CHECKING:
     from kgwe.apps.optimizer.waste.detector import Assessment
@@ -32,6 +33,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
+        self.rounds = ReconcileMetrics(self.registry, "kgwe-optimizer")
         self._add_forecast_metrics(self.registry)
         self._add_waste_metrics(self.registry)
 

@@ -447,4 +447,8 @@ class Leader:
             self._queue.retry(key)
             await self._reconciler.report_error(key, exc)
         finally:
-            self._metrics.reconcile_seconds.labels(result).observe(time.perf_counter() - started)
+            took_s = time.perf_counter() - started
+            self._metrics.reconcile_seconds.labels(result).observe(took_s)
+            self._metrics.rounds.observe(took_s)
+            if result == "error":
+                self._metrics.rounds.count_error()

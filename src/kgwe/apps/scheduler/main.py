@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from kgwe.apps import background, gc_pauses, leading
+from kgwe.apps import background, gc_pauses, leading, metrics_access
 from kgwe.apps.leading import LeaderLabel, LeaderLoop
 from kgwe.apps.scheduler import preflight
 from kgwe.apps.scheduler.budgets.objects import BudgetObjects
@@ -330,6 +330,7 @@ class Scheduler:
             self.metrics.registry,
             live=lambda: None,
             ready=self.problem,
+            guard=metrics_access.make_guard(self.client),
             others=ExtenderApp(
                 leader.handlers,
                 self.metrics,

@@ -20,6 +20,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from kgwe.kube.api import timestamp
+from kgwe.telemetry.reconciles import ReconcileMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,6 +38,8 @@ _STAGES = (
     "plan", "hold", "explain", "estimate", "commit", "report", "queue", "pass", "reconcile", "preempt", "census",
     "recovery", "gang", "nomination", "count", "listener",
 )  # fmt: skip
+
+_RECOVERY_OUTCOMES = ("Replaced", "GangMoved", "Shrunk", "WaitsForRoom", "Restarted")
 
 Sample = tuple[tuple[str, ...], float]
 """(label values, value)"""
@@ -82,6 +85,7 @@ class Metrics:
             registry=registry,
             buckets=(10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600, 168 * 3600),
         )
+        self.rounds = ReconcileMetrics(registry, "kgwe-scheduler")
         # Both outcomes exist from the start, so that rates and alerts see zero rather than nothing.
         for reason in ("no_suitable_node", "job_creation_failed"):
             self.failed.labels(reason)
@@ -138,6 +142,8 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
+        for outcome in _RECOVERY_OUTCOMES:
+            self.recoveries.labels(outcome)
         self.rejections = Counter(
             "kgwe_pod_rejections", "Pods of workloads that a kubelet rejected before they started", registry=registry
         )

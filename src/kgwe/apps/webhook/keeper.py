@@ -80,7 +80,8 @@ class CertificateKeeper:
         while True:
             await asyncio.sleep(self._settings.check_seconds)
             try:
-                await self.keep()
+                with self._metrics.rounds.measure():
+                    await self.keep()
             except errors.KgweError as exc:
                 self._metrics.failures.inc()
                 log.warning("certificates_not_kept", error=str(exc))

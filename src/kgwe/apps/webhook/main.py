@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from kgwe import errors
-from kgwe.apps import background
+from kgwe.apps import background, metrics_access
 from kgwe.apps.webhook.handler import AdmissionHandler
 from kgwe.apps.webhook.keeper import CertificateKeeper
 from kgwe.apps.webhook.metrics import Metrics
@@ -45,6 +45,7 @@ class WebhookProcess:
         self.metrics = Metrics()
         self._decisions: Informer[RightsizingDecision] = Informer(client, resources.RIGHTSIZING_DECISION)
         self._revocations: Informer[SeatRevocation] = Informer(client, resources.SEAT_REVOCATION)
+        self._metrics_guard = metrics_access.make_guard(client)
         self._keeper = CertificateKeeper(client, settings, self.metrics) if settings.manage_certificates else None
         self.handler = AdmissionHandler(
             find_decisions=self._find_decisions,
@@ -60,7 +61,7 @@ class WebhookProcess:
 
     async def run(self, stop: asyncio.Event, on_port: Callable[[int], None] = lambda _port: None) -> None:
         """Answer until `stop` is set. `on_port`: called with the port of the webhook."""
-        app = probes.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
+        app = probes.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem, guard=self._metrics_guard)
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as metrics_port:
             tls = await self._wait_certificates()
             address = http.Address.parse(self.settings.bind_address)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from kgwe.telemetry.reconciles import ReconcileMetrics
+
 _BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 1.0)
 
 
@@ -31,5 +33,6 @@ class Metrics:
         self.failures = Counter(
             "kgwe_certificate_failures", "Rounds in which certificates could not be kept current", registry=registry
         )
+        self.rounds = ReconcileMetrics(registry, "kgwe-webhook")
         for outcome in ("changed", "unchanged", "error", "malformed"):
             self.requests.labels(outcome)

@@ -87,7 +87,7 @@ def _decode(text: str | None) -> Any:
         return None
     try:
         return msgspec.json.decode(text)
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
         raise errors.Transient(f"the metadata service answers with no JSON: {exc}") from exc
 
 

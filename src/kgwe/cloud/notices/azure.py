@@ -40,7 +40,7 @@ class AzureNotices:
         text = await self._client.request("GET", _EVENTS_PATH, _HEADERS)
         try:
             answer = msgspec.json.decode(text or "{}")
-        except msgspec.MsgspecError as exc:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
             raise errors.Transient(f"the metadata service answers with no JSON: {exc}") from exc
         events = answer.get("Events") if isinstance(answer, dict) else None
         found = [self._read_event(each, now) for each in events] if isinstance(events, list) else []

@@ -34,7 +34,7 @@ def read_review(body: bytes) -> AdmissionRequest:
     """Return the request of an AdmissionReview; raise Permanent if it is none."""
     try:
         return msgspec.json.decode(body, type=_Review, strict=False).request
-    except (msgspec.DecodeError, RecursionError) as exc:
+    except (msgspec.DecodeError, UnicodeError, OverflowError, RecursionError) as exc:
         raise errors.Permanent(f"not an AdmissionReview: {exc}") from exc
 
 

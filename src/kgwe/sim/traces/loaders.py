@@ -144,7 +144,7 @@ def read_philly(path: Path) -> Workload:
     for number, row in enumerate(_rows(path, "a job list"), 1):
         try:
             jobs.append(_philly_job(row, number))
-        except (KeyError, ValueError, errors.Permanent) as exc:
+        except (KeyError, TypeError, ValueError, OverflowError, errors.Permanent) as exc:
             raise errors.Permanent(f"{path}, job {number}: {exc}; needs submit, duration_s and gpus") from exc
     first = min((job.arrival_s for job in jobs), default=0.0)
     return Workload.from_jobs(path.stem, (dataclasses.replace(job, arrival_s=job.arrival_s - first) for job in jobs))
