@@ -12,7 +12,7 @@ WORKERS ?= 3
 # The tests start hundreds of processes: they keep compiled modules, also where the shell says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run console test test-unit test-slow soak search fuzz fuzz check format images bench crds monitoring proto lock clean
+.PHONY: help run console test test-unit test-slow soak search fuzz check format images bench crds monitoring proto lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

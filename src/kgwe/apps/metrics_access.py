@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -25,7 +25,7 @@ from kgwe.telemetry.messages import Reply
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from kgwe.httpapi.authentication import Authenticator
+    from kgwe.httpapi.authentication import User
     from kgwe.httpapi.authorization import Authorizer
     from kgwe.kube.client.client import KubeClient
     from kgwe.telemetry.messages import Request
@@ -38,10 +38,16 @@ _POD_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _NEXT: Final = "bind the ClusterRole system:auth-delegator to this service account, or set metrics.auth: none"
 
 
+class Tokens(Protocol):
+    """Tells which user a token belongs to."""
+
+    async def authenticate_token(self, token: str) -> User: ...
+
+
 class MetricsGuard:
     """Asks Kubernetes about the client of a request."""
 
-    def __init__(self, authenticator: Authenticator, authorizer: Authorizer, *, is_strict: bool) -> None:
+    def __init__(self, authenticator: Tokens, authorizer: Authorizer, *, is_strict: bool) -> None:
         self._authenticator = authenticator
         self._authorizer = authorizer
         self._is_strict = is_strict
@@ -50,7 +56,10 @@ class MetricsGuard:
     async def __call__(self, request: Request) -> Reply | None:
         """Return why the client gets no metrics; None if it does."""
         try:
-            user = await self._authenticator.authenticate({"authorization": request.header(b"authorization")})
+            kind, _, token = request.header(b"authorization").partition(" ")
+            if kind.lower() != "bearer" or not token.strip():
+                return Reply(401, b"send a token of Kubernetes: Authorization: Bearer TOKEN\n")
+            user = await self._authenticator.authenticate_token(token.strip())
             if await self._authorizer.may(user, _RIGHT):
                 return None
         except problems.Problem as exc:
