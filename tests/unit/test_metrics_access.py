@@ -73,9 +73,9 @@ async def test_if_kubernetes_cannot_be_asked_nothing_is_served(failure):
 
 
 async def test_without_the_setting_a_missing_right_of_the_process_loses_no_metrics():
-    reply, _ = await ask(token="any", failure=errors.Permanent("forbidden"), is_strict=False)  # noqa: S106 - no secret
+    reply, _ = await ask(token="any", failure=errors.Permanent("forbidden"), is_strict=False)
     assert reply.status == 200
-    reply, _ = await ask(token="any", failure=errors.Transient("no answer"), is_strict=False)  # noqa: S106 - no secret
+    reply, _ = await ask(token="any", failure=errors.Transient("no answer"), is_strict=False)
     assert reply.status == 503
 
 
