@@ -159,6 +159,48 @@ async def test_every_pod_gets_the_cards_of_its_plan_and_the_node_says_so(bed: Be
     assert node.verdict() == ("True", "AsPlanned")
 
 
+async def offer(bed: Bed, **offered: int) -> None:
+    """What a kubelet reports after its device plugins have changed."""
+    names = {amounts.GPU: offered.get("gpus", 0), amounts.SHARED: offered.get("shares", 0)}
+    counts = {name: str(count) for name, count in names.items()}
+    await bed.client.patch(
+        resources.NODE, NODE, {"status": {"capacity": counts, "allocatable": counts}}, subresource="status"
+    )
+
+
+@pytest.mark.slow
+async def test_a_sharing_policy_divides_a_node_and_its_end_makes_the_gpus_whole(bed: Bed, node: OneNode):
+    await bed.client.patch(resources.NODE, NODE, {"metadata": {"labels": {"pool": "notebooks"}}})
+    await bed.controller()
+    spec = {
+        "strategy": "timeslicing",
+        "nodeSelector": {"pool": "notebooks"},
+        "timeSlicingConfig": {"replicasPerGPU": 2},
+    }
+    body = {"apiVersion": "kgwe.nvidia.io/v1", "kind": "GPUSharingPolicy", "metadata": {"name": "halves"}, "spec": spec}
+    await bed.client.create(resources.GPU_SHARING_POLICY, body)
+    try:
+        await eventually(lambda: len(node.kubelet.healthy(amounts.SHARED)) == 16)
+        assert not node.kubelet.healthy(GPU)
+        told = node.gpunodes.store[NODE].spec.sharing
+        assert told is not None
+        assert (told.method, told.replicas, told.policy) == ("timeslicing", 2, "halves")
+        await offer(bed, shares=16)
+        pair = [await bed.submit(half(name)) for name in ("a", "b")]
+        for workload in pair:
+            await bed.until_phase(workload, "Running")
+        await eventually(lambda: len(node.kubelet.in_use(amounts.SHARED)) == 2)
+        for workload in pair:
+            await bed.delete(workload)
+        await bed.until(lambda: not bed.pods.store)
+    finally:
+        await bed.client.delete(resources.GPU_SHARING_POLICY, "halves")
+    await eventually(lambda: len(node.kubelet.healthy(GPU)) == 8)
+    assert node.gpunodes.store[NODE].spec.sharing is None
+    await offer(bed, gpus=8)
+    await run(bed, "whole", 8)
+
+
 async def test_where_the_kubelet_does_otherwise_it_is_told_and_the_next_plan_follows_the_truth(bed: Bed, node: OneNode):
     await bed.controller()
     node.kubelet.stubborn = True

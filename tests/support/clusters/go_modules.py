@@ -7,9 +7,12 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
+
+from kgwe.local.host import paths
 
 #: ProvisioningRequest
 AUTOSCALER_APIS = "k8s.io/autoscaler/cluster-autoscaler/apis@v0.0.0-20240830133931-adfbe7e45277"
@@ -47,3 +50,23 @@ def find_module(module: str) -> Path:
 
 def read_file(module: str, path: str) -> str:
     return (find_module(module) / path).read_text(encoding="utf-8")
+
+
+def build_binary(module: str, package: str) -> Path:
+    """Build a program of a module once and keep it; this takes minutes. Skip the test where that is not possible."""
+    path, _, version = module.partition("@")
+    made = paths.cache_root() / "test-bin" / f"{path.rpartition('/')[2]}-{version}"
+    if made.exists():
+        return made
+    find_module(module)
+    made.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "go.mod").write_text(f"module example.com/build\n\ngo 1.23.0\n\nrequire {path} {version}\n")
+        coming = made.with_suffix(".part")
+        command = ["go", "build", "-mod=mod", "-trimpath", "-ldflags", "-s -w", "-o", str(coming), f"{path}/{package}"]
+        env = os.environ | {"GOTOOLCHAIN": "auto", "CGO_ENABLED": "0"}
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"{module} could not be built: {done.stderr[-300:]}")
+        coming.replace(made)
+    return made

@@ -46,7 +46,7 @@ class SharingReports:
 
     async def write_due(self) -> None:
         """Decide again on waiting workloads, divide nodes, and write the status of each policy."""
-        if not self._decisions.policies:
+        if not self._decisions.policies and not self._is_any_divided():
             return
         self._decisions.renew_waiting()
         divided, rivals = await self._divide_nodes()
@@ -74,6 +74,11 @@ class SharingReports:
 
     # --- nodes ------------------------------------------------------------------------------------------
 
+    def _is_any_divided(self) -> bool:
+        """Whether a node is still divided as a policy said that is gone."""
+        found = (self._state.reader.objects(name)[1] for name in self._state.reader.node_names())
+        return any(node is not None and node.spec.sharing is not None and node.spec.sharing.policy for node in found)
+
     async def _divide_nodes(self) -> tuple[dict[str, int], dict[str, set[tuple[str, str]]]]:
         """Write the wanted division to GPUNodes; returns how many nodes each policy has, and who lost to whom."""
         counts: dict[str, int] = defaultdict(int)
@@ -94,8 +99,10 @@ class SharingReports:
                 sharing = _describe_division(mine[0], is_mig_capable=any(each.mig.capable for each in node.status.gpus))
             stored = node.spec.sharing
             before = msgspec.to_builtins(stored) if stored is not None else None
-            if before == sharing or writes >= _PER_ROUND or (stored is None and sharing is None):
+            if before == sharing or writes >= _PER_ROUND:
                 continue
+            if sharing is None and (stored is None or not stored.policy):
+                continue  # an administrator divided it
             writes += 1
             try:
                 body = {"spec": {"sharing": sharing}}
