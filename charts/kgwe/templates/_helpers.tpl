@@ -76,7 +76,7 @@ imagePullSecrets:
 {{- $names := dict }}
 {{- if .Values.webhook.enabled }}{{ $_ := set $names "kgwe-webhook" (list (printf "kgwe-webhook.%s.svc" $space) (printf "kgwe-webhook.%s.svc.cluster.local" $space)) }}{{ end }}
 {{- if .Values.scheduler.enabled }}{{ $_ := set $names "kgwe-extender" (list (printf "kgwe-scheduler.%s.svc" $space) (printf "kgwe-gang-seats.%s.svc" $space) "localhost" "127.0.0.1") }}{{ $_ := set $names "kgwe-kube-scheduler" (list "kgwe-kube-scheduler") }}{{ end }}
-{{- if .Values.optimizer.enabled }}{{ $_ := set $names "kgwe-optimizer" (list (printf "kgwe-optimizer.%s.svc" $space) "localhost") }}{{ end }}
+{{- if .Values.optimizer.enabled }}{{ $_ := set $names "kgwe-optimizer" (list "kgwe-optimizer" (printf "kgwe-optimizer.%s.svc" $space) "localhost") }}{{ end }}
 {{- if and .Values.costEngine.enabled .Values.costEngine.api.enabled }}{{ $_ := set $names "kgwe-cost-engine" (list "kgwe-cost-engine" (printf "kgwe-cost-engine.%s.svc" $space) "localhost") }}{{ end }}
 {{- if .Values.console.enabled }}{{ $_ := set $names "kgwe-console" (list "kgwe-console" (printf "kgwe-console.%s.svc" $space) "localhost") }}{{ end }}
 {{- toYaml $names }}

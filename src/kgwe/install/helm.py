@@ -125,7 +125,9 @@ class Helm:
 
     def render(self, chart: Path, *options: str, namespace: str = "kgwe-system", release: str = "kgwe") -> str:
         """Return the manifests of a chart, without a cluster."""
-        return self.run("template", release, str(chart), "--namespace", namespace, *options)
+        # Without a cluster Helm takes the version that it was built for, which a build from source does not know.
+        version = ("--kube-version", binaries.KUBERNETES_VERSION)
+        return self.run("template", release, str(chart), "--namespace", namespace, *version, *options)
 
 
 def build_options(values: Sequence[Path], settings: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import yaml
+from tests.support.builders.seed_values import SEED
 
 from kgwe.install import chart_files, values_schema, values_text
 from kgwe.local.host.assets import find_asset
@@ -17,60 +18,6 @@ from kgwe.local.host.assets import find_asset
 CHART = find_asset("charts/kgwe")
 TEXT = (CHART / "values.yaml").read_text(encoding="utf-8")
 VALIDATOR = jsonschema_rs.validator_for(json.loads(values_schema.render(TEXT)))
-
-#: keys and defaults that users of the seeds' chart have in their values
-SEED: dict[str, Any] = {
-    "scheduler": {
-        "enabled": True,
-        "name": "kgwe-scheduler",
-        "replicaCount": 2,
-        "config": {
-            "enableTopologyAwareness": True,
-            "enableMIGSupport": True,
-            "enablePreemption": True,
-            "enableGangScheduling": True,
-            "topologyWeight": 40,
-            "resourceWeight": 35,
-            "balanceWeight": 25,
-            "maxSchedulingAttempts": 3,
-            "schedulingTimeout": "30s",
-        },
-        "podDisruptionBudget": {"minAvailable": 1},
-    },
-    "controller": {
-        "leaderElection": {
-            "enabled": True,
-            "namespace": "kube-system",
-            "leaseDuration": "15s",
-            "renewDeadline": "10s",
-            "retryPeriod": "2s",
-        }
-    },
-    "discovery": {"config": {"refreshInterval": "30s", "enableMIGDiscovery": True, "enableHealthMonitoring": True}},
-    "optimizer": {"config": {"enableMLPredictions": True, "modelUpdateInterval": "1h", "telemetryBufferSize": 1000}},
-    "migController": {
-        "enabled": True,
-        "config": {
-            "enableAutoRebalancing": True,
-            "rebalanceInterval": "5m",
-            "minUtilizationThreshold": 0.3,
-            "enablePrewarming": True,
-            "preferredProfiles": ["1g.10gb", "2g.20gb", "3g.40gb"],
-        },
-    },
-    "costEngine": {
-        "config": {
-            "defaultCurrency": "USD",
-            "billingGranularity": "1s",
-            "retentionPeriod": "90d",
-            "enableSpotOptimization": True,
-            "enableRightsizing": True,
-            "alertThresholds": [0.5, 0.75, 0.9, 1.0],
-        }
-    },
-    "agent": {"config": {"grpcPort": 50052, "telemetryInterval": "5s", "enableMPS": False}},
-    "webhook": {"failurePolicy": "Fail"},
-}
 
 
 def find_problems(values: dict[str, Any]) -> list[str]:
