@@ -12,7 +12,7 @@ WORKERS ?= 3
 # The tests start hundreds of processes: they keep compiled modules, also where the shell says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run console test test-unit test-slow soak search fuzz check format images bench crds monitoring proto lock clean
+.PHONY: help run console test test-unit test-slow soak search fuzz check format images manifests bench crds monitoring proto lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,12 @@ format: $(READY) ## Format the code and mend what lint can mend
 images: $(READY) ## Build the container images into dist/, for amd64 and arm64
 	@$(BIN)/kgwe image build kgwe
 	@$(BIN)/kgwe image build kgwe-agent
+
+manifests: $(READY) ## Render the chart into dist/manifests: plain manifests and a kustomize base
+	@mkdir -p dist/manifests
+	@$(BIN)/kgwe install --dry-run --set namespace.create=true > dist/manifests/kgwe.yaml
+	@printf 'apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [kgwe.yaml]\n' > dist/manifests/kustomization.yaml
+	@echo "dist/manifests: kubectl apply --server-side -k dist/manifests"
 
 bench: $(READY) ## Benchmarks at a size for a laptop
 	@$(BIN)/kgwe bench cluster --scenario fill

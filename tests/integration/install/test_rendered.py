@@ -151,6 +151,14 @@ def test_another_namespace_is_used_everywhere(tool):
     assert subjects == {"gpu-platform", NODES}
 
 
+def test_rendered_manifests_name_no_object_twice(tool):
+    """kubectl and kustomize apply them as they are."""
+    documents = render(tool, *_ALL, "--set", "namespace.create=true", "--set", "scheduler.config.strategy=pack")
+    names = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in documents]
+    assert sorted(map(str, names)) == sorted(set(map(str, names)))
+    assert ("Namespace", None, SPACE) in names
+
+
 def read_settings(documents: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {
         each["metadata"]["name"].removesuffix("-settings"): yaml.safe_load(each["data"]["settings.yaml"])
