@@ -11,7 +11,10 @@ from kgwe.apps.console.scope import EVERYTHING
 from kgwe.cluster.workload.owner import owner_of_holder
 from kgwe.costing.money import MICROS
 from kgwe.costing.prices.book import Quote
+from kgwe.kube.translate import podspec
 from kgwe.kube.translate.node_prices import read_node_kind
+from kgwe.model.units import amounts
+from kgwe.model.units.limits import MAX_GPUS_PER_NODE
 from kgwe.placement.fleet.node import GPU_MILLI
 from kgwe.placement.fleet.snapshot import list_gpus
 
@@ -21,14 +24,18 @@ if TYPE_CHECKING:
     from kgwe.apps.console.scope import Scope
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.costing.prices.book import NodeKind, PriceBook
+    from kgwe.kube.api import core
     from kgwe.kube.api.kgwe.gpunode import GPUDevice, GPUNode
     from kgwe.model.network.domains import Tree
-    from kgwe.placement.fleet.node import Node
     from kgwe.placement.fleet.snapshot import Grant
 
 _POOLS: Final = ("gpu-autoscaler.io/node-pool", "karpenter.sh/nodepool", "cloud.google.com/gke-nodepool")
 _HEALTHY: Final = "Healthy"
 _PRICE_S: Final = 3600
+_COUNT: Final = "nvidia.com/gpu.count"
+_PRODUCT: Final = "nvidia.com/gpu.product"
+# Trust in devices that the kubelet reports.
+_OBSERVED: Final = 2
 
 
 class SliceCell(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -125,19 +132,22 @@ class NodeRows:
         obj, gpu_node = self._state.reader.objects(name)
         shown = gpu_node if scope.gpu_nodes else None
         labels = obj.metadata.labels
-        kind = read_node_kind(labels, node.shape.model, node.shape.gpu_count)
+        # Without the right on GPUNodes only the Node speaks.
+        model = node.shape.model if scope.gpu_nodes else labels.get(_PRODUCT, "")
+        count = node.shape.gpu_count if scope.gpu_nodes else _count_gpus(obj)
+        kind = read_node_kind(labels, model, count)
         fault = self._state.reader.find_fault(name)
         return NodeRow(
             name=name,
-            gpus=tuple(self._make_cells(node, shown, scope)),
+            gpus=tuple(self._make_cells(name, count, shown, scope)),
             path=self._find_path(name),
             nvlink=_read_fabric(shown),
-            model=node.shape.model,
+            model=model,
             pool=next((labels[key] for key in _POOLS if labels.get(key)), ""),
             instance_type=kind.instance_type,
             capacity_type=str(kind.capacity),
             zone=kind.zone,
-            ready=node.ready or node.cordoned,
+            ready=podspec.is_ready(obj),
             cordoned=obj.spec.unschedulable,
             fault=fault.value if fault is not None else "",
             price_per_hour=self._prices.price(kind),
@@ -155,13 +165,13 @@ class NodeRows:
 
     # --- GPUs -------------------------------------------------------------------------------------------
 
-    def _make_cells(self, node: Node, gpu_node: GPUNode | None, scope: Scope) -> Iterator[GpuCell]:
+    def _make_cells(self, name: str, count: int, gpu_node: GPUNode | None, scope: Scope) -> Iterator[GpuCell]:
         devices = {each.index: each for each in gpu_node.status.gpus} if gpu_node is not None else {}
-        held = _Held(node.shape.gpu_count)
-        for key in self._state.fleet.holders(node.name):
+        held = _Held(count)
+        for key in sorted(self._state.fleet.holders(name), key=self._name_holder):
             self._add_holder(held, key, scope)
         islands = find_islands(list(devices.values()))
-        for number in range(node.shape.gpu_count):
+        for number in range(count):
             device = devices.get(number)
             health = device.health.state if device is not None else ""
             yield GpuCell(
@@ -173,6 +183,10 @@ class NodeRows:
                 slices=_list_slices(device, held.slices) if device is not None else (),
                 island=islands.get(number, 0),
             )
+
+    def _name_holder(self, key: str) -> str:
+        pod = self._state.pods.get(key)
+        return pod.metadata.key if pod is not None else key
 
     def _add_holder(self, held: _Held, key: str, scope: Scope) -> None:
         state = self._state
@@ -186,20 +200,25 @@ class NodeRows:
         if workload is None:
             is_shown = scope.sees_cluster
         else:
-            is_shown = scope.covers_work("GPUWorkload", workload.kind.resource.group, workload.meta.namespace)
+            namespace = workload.meta.namespace
+            is_shown = scope.jobs.covers(namespace) and scope.covers_work(
+                "GPUWorkload", workload.kind.resource.group, namespace
+            )
         if is_shown:
             held.reserve(state.owners.title(owner), self._list_grants(key, scope, held))
 
     def _list_grants(self, key: str, scope: Scope, held: _Held) -> list[tuple[int, int, tuple[int, int] | None]]:
         """Return (GPU, thousandths, slice). For users who do not see all pods, guesses do not depend on other pods."""
         fleet = self._state.fleet
-        grants = fleet.grants(key)
         known = fleet.recorded_holding(key)
-        if scope.pods.everything or (known is not None and known.trust):
-            return [each for grant in grants for each in _list_parts(grant)]
-        parts = [each for grant in grants for each in _list_parts(grant)]
+        if scope.gpu_nodes and (scope.pods.everything or (known is not None and known.trust == _OBSERVED)):
+            return [each for grant in fleet.grants(key) for each in _list_parts(grant)]
+        wanted = known.amounts if known is not None else {}
+        whole = wanted.get(amounts.GPU, 0)
+        is_part = not whole and any(amounts.is_gpu(name) and count for name, count in wanted.items())
         free = (number for number in range(held.count) if not held.pods[number] and not held.reserved[number])
-        return [(number, milli, None) for number, (_, milli, _) in zip(free, parts, strict=False)]
+        parts = [GPU_MILLI] * whole or [0] * is_part
+        return [(number, milli, None) for number, milli in zip(free, parts, strict=False)]
 
 
 def _list_parts(grant: Grant) -> Iterator[tuple[int, int, tuple[int, int] | None]]:
@@ -263,6 +282,12 @@ def find_islands(devices: list[GPUDevice]) -> dict[int, int]:
         parent[find(other)] = find(one)
     roots = sorted({find(number) for number in parent})
     return {number: roots.index(find(number)) + 1 for number in parent}
+
+
+def _count_gpus(node: core.Node) -> int:
+    """Return the GPUs that a Node has, by its own words."""
+    texts = (node.status.capacity.get(amounts.GPU, ""), node.metadata.labels.get(_COUNT, ""))
+    return min(max((int(text) for text in texts if text.isdigit()), default=0), MAX_GPUS_PER_NODE)
 
 
 def _read_fabric(gpu_node: GPUNode | None) -> str:

@@ -49,9 +49,11 @@ class WorkCache:
     @staticmethod
     def _restrict(row: WorkRow, scope: Scope) -> WorkRow:
         """Leave out what only pods or nodes show."""
-        if scope.nodes and scope.pods.covers(row.namespace):
+        sees_pods = scope.pods.covers(row.namespace) and scope.jobs.covers(row.namespace)
+        if scope.nodes and scope.gpu_nodes and sees_pods:
             return row
-        changes: dict[str, object] = {"rate_per_hour": None}
-        if not scope.pods.covers(row.namespace):
-            changes |= {"gpus_held": 0.0, "node_names": ()}
+        changes: dict[str, object] = {"rate_per_hour": None, "gpus_held": 0.0}
+        if not sees_pods and row.kind != "Pod":
+            # The pods of a workload are found by its Job.
+            changes["node_names"] = ()
         return msgspec.structs.replace(row, **changes)

@@ -81,10 +81,10 @@ class WorkRows:
                 outside.append(pod)
             gpus = sum(grant_milli(grant, self._state.fleet.snapshot) for grant in self._state.fleet.grants(uid)) / 1000
             node = pod.spec.nodeName
-            if not gpus or not node:
+            if not node or not is_gpu_pod(pod):
                 continue
-            held[owner] += gpus
             nodes[owner][node] = None
+            held[owner] += gpus
             price, count = self._nodes.price_of(node), self._count_gpus(node)
             if price is None or not count:
                 unpriced.add(owner)
