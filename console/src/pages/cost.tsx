@@ -32,13 +32,14 @@ function Costs({ place }: { place: Place }) {
     <div class="row">
       <label class="row small"><span class="muted">Window</span><select class="field" value={window} onChange={(event) => setQuery({ window: event.currentTarget.value })}>{WINDOWS.map(([key, text]) => <option value={key} selected={key === window}>{text}</option>)}</select></label>
       <label class="row small"><span class="muted">By</span><select class="field" value={by} onChange={(event) => setQuery({ by: event.currentTarget.value })}>{BY.map(([key, text]) => <option value={key} selected={key === by}>{text}</option>)}</select></label>
+      {found.data?.books && <a class="button small" download href="/api/v1/cost/focus?days=30">FOCUS download (CSV)</a>}
       {(namespace || team) && <span class="badge info">{namespace ? `namespace ${namespace}` : `team ${team}`} <button class="button small" onClick={() => setQuery({ namespace: "", team: "", by: "namespace" })}>All</button></span>}
     </div>
     <Show of={found}>{(data) => { const most = Math.max(...data.lines.map((each) => Number(each.cost)), 0.000001); return <div class="grid">
       <section class="card stat w4"><div class="label">Pods cost</div><div class="value">{money(data.total)}</div><div class="hint">split method {data.splitMethod || "unknown"}, {data.currency || "USD"}</div></section>
       {data.books && <section class="card stat w8"><div class="label">Fleet {money(data.books.fleet)}</div><div class="stack"><span /><Bar label="books of the fleet" parts={[{ share: Number(data.books.allocated) / Math.max(Number(data.books.fleet), 1e-9), step: 1 }, { share: Number(data.books.idle) / Math.max(Number(data.books.fleet), 1e-9), step: 2 }, { share: Number(data.books.reservedIdle) / Math.max(Number(data.books.fleet), 1e-9), step: 4 }]} />
         <div class="legend"><span><i class="swatch f1" />allocated {money(data.books.allocated)}</span><span><i class="swatch f2" />idle {money(data.books.idle)}</span><span><i class="swatch f4" />reserved idle {money(data.books.reservedIdle)}</span><span><i class="swatch f0" />unallocated {money(data.books.unallocated)}</span></div></div></section>}
-      {steps.data && <Card title="Over time"><StepChart data={steps.data.data} /></Card>}
+      {steps.data && <Card title="Over time"><StepChart data={steps.data.data} start={Date.parse(data.start) / 1000} end={Date.parse(data.end) / 1000} /></Card>}
       <Card title={`By ${BY.find(([key]) => key === by)?.[1] ?? by}`}>{data.lines.length ? <Table name="Costs" rows={data.lines} keyOf={(each) => each.name} columns={[
         { title: "Name", of: (each) => { const to = drill(each); return to ? <a class="name" href={to}>{each.name || "(none)"}</a> : <span class="name">{each.name || "(none)"}</span>; }, label: false },
         { title: "", of: (each) => <Bar label={`${each.name}: ${money(each.cost)}`} parts={[{ share: (Number(each.used) + Number(each.unmeasured)) / most, step: 1 }, { share: Number(each.idle) / most, step: 2 }]} />, label: false },
@@ -48,22 +49,22 @@ function Costs({ place }: { place: Place }) {
   </>;
 }
 
-function StepChart({ data }: { data: Steps["data"] }) {
+function StepChart({ data, start, end }: { data: Steps["data"]; start: number; end: number }) {
   const at = useRef<HTMLDivElement>(null);
   const totals = data.map((each) => Object.entries(each).filter(([name]) => !name.startsWith("__")).reduce((sum, [, line]) => sum + line.totalCost, 0));
-  const times = data.map((each) => Date.parse(Object.values(each)[0]?.start ?? "") / 1000);
-  const points = times.map((time, number) => [time, totals[number]!] as const).filter(([time]) => Number.isFinite(time));
+  const length = (end - start) / Math.max(data.length, 1);
+  const points = totals.map((total, number) => [Math.round(start + (number + 0.5) * length), total] as const);
   useEffect(() => {
     if (!at.current || !points.length) return;
     const style = getComputedStyle(document.documentElement), of = (name: string) => style.getPropertyValue(name).trim();
     const axis = { stroke: of("--muted"), grid: { stroke: of("--line"), width: 1 }, ticks: { stroke: of("--line"), width: 1 } };
-    const chart = new uPlot({ width: at.current.clientWidth, height: 180, legend: { show: false }, cursor: { show: false }, scales: { y: { range: (_chart, _low, high) => [0, Math.max(high * 1.1, 0.01)] } },
+    const chart = new uPlot({ width: at.current.clientWidth, height: 180, legend: { show: false }, cursor: { show: false }, scales: { x: { range: () => [start, end] }, y: { range: (_chart, _low, high) => [0, Math.max(high * 1.1, 0.01)] } },
       axes: [axis, { ...axis, size: 60, values: (_chart, values) => values.map((each) => money(each)) }], series: [{}, { stroke: of("--step-3"), fill: `${of("--step-3")}33`, width: 2, ...(uPlot.paths.bars ? { paths: uPlot.paths.bars({ size: [0.7, 60] }) } : {}), points: { show: false } }] },
       [points.map(([time]) => time), points.map(([, cost]) => cost)], at.current);
     const watch = new ResizeObserver(() => chart.setSize({ width: at.current?.clientWidth ?? 300, height: 180 }));
     watch.observe(at.current);
     return () => { watch.disconnect(); chart.destroy(); };
-  }, [JSON.stringify(points)]);
+  }, [JSON.stringify(totals), data.length]);
   return points.length ? <div ref={at} class="chart" role="img" aria-label={`Cost per step, ${points.length} steps, ${money(totals.reduce((a, b) => a + b, 0))} in all`} /> : <Empty title="Nothing to draw yet" />;
 }
 

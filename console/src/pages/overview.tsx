@@ -69,7 +69,7 @@ function takeSample(): void {
   let held = 0, total = 0;
   for (const node of fleet.nodes.values()) { total += node.gpus.length; for (const gpu of node.gpus) held += gpuUse(gpu); }
   samples.push({ at: Date.now() / 1000, held, total });
-  if (samples.length > 720) samples.shift();
+  if (samples.length > 1800) samples.shift();
 }
 
 function UseChart() {
@@ -79,14 +79,14 @@ function UseChart() {
     const style = getComputedStyle(document.documentElement), of = (name: string) => style.getPropertyValue(name).trim();
     const axis = { stroke: of("--muted"), grid: { stroke: of("--line"), width: 1 }, ticks: { stroke: of("--line"), width: 1 } };
     takeSample();
-    const chart = new uPlot({ width: at.current!.clientWidth, height: 180, legend: { show: false }, cursor: { show: false }, scales: { y: { range: (_chart, _low, high) => [0, Math.max(high, 1)] } }, axes: [axis, { ...axis, size: 44 }],
+    const chart = new uPlot({ width: at.current!.clientWidth, height: 180, legend: { show: false }, cursor: { show: false }, scales: { y: { range: () => [0, Math.max(samples[samples.length - 1]?.total ?? 1, 1) * 1.05] } }, axes: [axis, { ...axis, size: 44 }],
       series: [{}, { stroke: of("--step-1"), fill: `${of("--step-1")}33`, width: 2, points: { show: false } }, { stroke: of("--step-8"), dash: [4, 4], width: 1.5, points: { show: false } }] }, read(), at.current!);
-    const timer = setInterval(() => { takeSample(); chart.setData(read()); tick((value) => value + 1); }, 5000);
+    const timer = setInterval(() => { takeSample(); chart.setData(read()); tick((value) => value + 1); }, 2000);
     const watch = new ResizeObserver(() => chart.setSize({ width: at.current?.clientWidth ?? 300, height: 180 }));
     watch.observe(at.current!);
     return () => { clearInterval(timer); watch.disconnect(); chart.destroy(); };
   }, []);
   const last = samples[samples.length - 1];
-  return <><div ref={at} class="chart" role="img" aria-label={last ? `${count(last.held)} of ${last.total} GPUs held now` : "no samples yet"} /><div class="legend"><span><i class="swatch f1" />held</span><span><i class="swatch f8" />all GPUs</span></div></>;
+  return <><div ref={at} class="chart" role="img" aria-label={last ? `${count(last.held)} of ${last.total} GPUs held now` : "no samples yet"} /><div class="legend"><span><i class="swatch f1" />held</span><span><i class="swatch f8" />all GPUs</span>{samples.length < 2 && <span>Two samples make a line: it begins in some seconds.</span>}</div></>;
 }
 const read = (): uPlot.AlignedData => [samples.map((each) => each.at), samples.map((each) => each.held), samples.map((each) => each.total)];

@@ -102,7 +102,7 @@ async def open_console(objects: Iterable[dict[str, Any]], **sources: Any) -> Asy
     await watch.prepare()
     rights, sessions = Rights(), Sessions(idle_s=600, longest_s=3600, code_s=60)
     tokens: Any = Tokens()
-    made = make_console_api(Sources(watch, WhatIfAnswers(), _refuse, **sources), tokens, rights, sessions)
+    made = make_console_api(Sources(watch, WhatIfAnswers(), _refuse, _refuse, **sources), tokens, rights, sessions)
     tasks = [asyncio.create_task(informer.run()) for informer in watch.informers]
     try:
         await wait_synced(*watch.informers)

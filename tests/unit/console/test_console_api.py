@@ -99,6 +99,12 @@ async def test_a_list_is_filtered_sorted_paged_and_reduced(bed: ConsoleBed) -> N
     assert found["nodes"] == [{"name": "h100-0001"}]
 
 
+async def test_a_focus_file_needs_rights_in_all_namespaces(bed: ConsoleBed) -> None:
+    assert (await bed.get("/api/v1/cost/focus", "ann")).status == 403
+    # This console has no ledger.
+    assert (await bed.get("/api/v1/cost/focus")).status == 503
+
+
 async def test_a_plan_needs_rights_on_the_whole_cluster(bed: ConsoleBed) -> None:
     manifest = json.dumps(make_workload("vision", "new", 8))
     assert (await post(bed, "/api/v1/what-if", {"manifest": manifest}, "ann")).status == 403

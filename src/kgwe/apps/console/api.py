@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kgwe.apps.console.advice_routes import AdviceRoutes
 from kgwe.apps.console.fleet_routes import FleetRoutes
+from kgwe.apps.console.focus_routes import FocusRoutes
 from kgwe.apps.console.identity import ConsoleAuthenticator, SignInRoutes
 from kgwe.apps.console.node_rows import NodeRows, Prices
 from kgwe.apps.console.scaling_routes import ScalingRoutes
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from kgwe.httpapi.cost_reader import LedgerAccess
     from kgwe.kube.api.kgwe.gpubudget import GPUBudget
     from kgwe.optimizerapi.client import OptimizerClient
+    from kgwe.store.ledger.ledger import Ledger
 
 TITLE: Final = "KGWE console"
 VERSION: Final = "v1"
@@ -52,6 +54,8 @@ class Sources:
     watch: ClusterWatch
     answers: Answers
     ledger: Callable[[], LedgerAccess]
+    #: opens the whole ledger, for files
+    open_ledger: Callable[[], Ledger]
     optimizer: OptimizerClient | None = None
     prices: PriceBook | None = None
     records: str = ""
@@ -93,6 +97,7 @@ def make_console_api(
         *WorkRoutes(watch, work, scopes, sources.answers).list_routes(),
         *AdviceRoutes(watch, scopes, sources.optimizer).list_routes(),
         *CostRoutes(reader, budgets, authorizer, clock=clock).list_routes(),
+        *FocusRoutes(sources.open_ledger, authorizer).list_routes(),
         *OpenCostRoutes(reader, clock=clock).list_routes(),
         *ScalingRoutes(watch, scopes, sources.records).list_routes(),
         *StreamRoutes(hub, scopes, authenticator).list_routes(),

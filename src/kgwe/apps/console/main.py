@@ -10,7 +10,7 @@ import signal
 import ssl
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -27,6 +27,7 @@ from kgwe.httpapi.authorization import AccessReviewer
 from kgwe.httpapi.ledger_connection import LedgerConnection
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
+from kgwe.store.ledger.ledger import Ledger
 from kgwe.telemetry import http, logs, probes, tls
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from kgwe.apps.console.settings import Settings
     from kgwe.apps.console.work_routes import Answers
     from kgwe.costing.prices.book import PriceBook
-    from kgwe.httpapi.cost_reader import LedgerAccess
     from kgwe.optimizerapi.client import OptimizerClient
 
 log = structlog.get_logger(__name__)
@@ -83,6 +83,7 @@ class ConsoleProcess:
                 self.watch,
                 self._answers,
                 ledger.open if settings.cost_store else _refuse_costs,
+                self._open_ledger,
                 await self._open_optimizer(stack),
                 self._load_prices(),
                 settings.record_directory,
@@ -145,13 +146,16 @@ class ConsoleProcess:
         access = make_access(self.settings.optimizer_address, Path(certificates) if certificates else None)
         return await stack.enter_async_context(OptimizerClient(access))
 
+    def _open_ledger(self) -> Ledger:
+        return Ledger.open(self.settings.cost_store, read_only=True) if self.settings.cost_store else _refuse_costs()
+
     def _load_prices(self) -> PriceBook:
         from kgwe.store.ledger.price_files import load_book  # noqa: PLC0415 - loads SQLAlchemy
 
         return load_book(self.settings.price_paths)
 
 
-def _refuse_costs() -> LedgerAccess:
+def _refuse_costs() -> NoReturn:
     raise errors.Transient("no cost ledger is configured: set costStore of the console (see docs/console.md)")
 
 

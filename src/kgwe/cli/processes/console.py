@@ -150,7 +150,7 @@ def _make_document() -> dict[str, Any]:
     from kgwe.cli.processes.console_answers import WhatIfAnswers  # noqa: PLC0415 - same
 
     nothing: Any = None
-    sources = Sources(ClusterWatch(nothing), WhatIfAnswers(), _open_nothing)
+    sources = Sources(ClusterWatch(nothing), WhatIfAnswers(), _open_nothing, _open_nothing)
     return make_console_api(sources, nothing, nothing, nothing).api.document
 
 
