@@ -26,7 +26,9 @@ from kgwe.local.fleet import gpunodes, models
 from kgwe.model.simfleet import inventory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+
+    from starlette.routing import BaseRoute
 
     from kgwe.apps.console.api import ConsoleApi
     from kgwe.httpapi.authorization import Right
@@ -93,7 +95,9 @@ class ConsoleBed:
 
 
 @contextlib.asynccontextmanager
-async def open_console(objects: Iterable[dict[str, Any]], **sources: Any) -> AsyncIterator[ConsoleBed]:
+async def open_console(
+    objects: Iterable[dict[str, Any]], *, pages: Sequence[BaseRoute] = (), **sources: Any
+) -> AsyncIterator[ConsoleBed]:
     """Yield a console of a cluster with these objects."""
     api = MemoryApi(OWN)
     for each in objects:
@@ -102,7 +106,9 @@ async def open_console(objects: Iterable[dict[str, Any]], **sources: Any) -> Asy
     await watch.prepare()
     rights, sessions = Rights(), Sessions(idle_s=600, longest_s=3600, code_s=60)
     tokens: Any = Tokens()
-    made = make_console_api(Sources(watch, WhatIfAnswers(), _refuse, _refuse, **sources), tokens, rights, sessions)
+    made = make_console_api(
+        Sources(watch, WhatIfAnswers(), _refuse, _refuse, **sources), tokens, rights, sessions, others=pages
+    )
     tasks = [asyncio.create_task(informer.run()) for informer in watch.informers]
     try:
         await wait_synced(*watch.informers)

@@ -105,6 +105,7 @@ class ConsoleProcess:
             log.info("console_started", port=port, metrics_port=metrics, pages=site.is_built)
             on_ports(port, metrics)
             await stop.wait()
+            console.hub.close()
         log.info("console_stopped")
 
     @contextlib.contextmanager

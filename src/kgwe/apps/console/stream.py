@@ -155,6 +155,12 @@ class Hub:
         for scope in unused[: max(len(self._channels) - _MOST_SCOPES, 0)]:
             del self._channels[scope]
 
+    def close(self) -> None:
+        """End all streams, so that the server can stop; browsers come again."""
+        for channel in self._channels.values():
+            for queue in channel.queues:
+                queue.put_nowait(None)
+
     async def run(self) -> None:
         """Send changes, until cancelled."""
         while True:
