@@ -13,13 +13,12 @@ import httpx2
 import msgspec
 import pytest
 import yaml
-from tests.support.clusters import commands
+from tests.support.clusters import clients, commands
 from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
 from kgwe.kube.client import manifests
-from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster.cluster import service_account_kubeconfig
 from kgwe.local.fleet import apply, models
 from kgwe.local.host import ports
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from kgwe.kube.api.resources import Resource
+    from kgwe.kube.client.client import KubeClient
     from kgwe.local.cluster.cluster import LocalCluster
 
 RIGHTS = Path(__file__).parents[2] / "deploy" / "advisor.yaml"
@@ -44,14 +44,14 @@ def advised(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 async def _prepare(cluster: LocalCluster) -> None:
-    async with KubeClient.connect(cluster.kubeconfig) as client:
+    async with clients.connect(cluster.kubeconfig) as client:
         await apply.apply_fleet(client, models.load("dgx-h100"), 8)
         await manifests.apply_manifest(client, manifests.load_manifests(RIGHTS))
 
 
 @pytest.fixture
 async def client(advised: tuple[LocalCluster, Path]) -> AsyncIterator[KubeClient]:
-    async with KubeClient.connect(advised[0].kubeconfig) as found:
+    async with clients.connect(advised[0].kubeconfig) as found:
         yield found
         kinds: tuple[Resource[Any], ...] = (resources.JOB, resources.POD)
         for kind in kinds:
@@ -190,7 +190,7 @@ async def test_watching_judges_what_is_placed_and_forgets_what_ends(
 
 async def test_the_account_may_not_write(advised: tuple[LocalCluster, Path]) -> None:
     body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "m", "image": "x"}]}}
-    async with KubeClient.connect(advised[1]) as limited:
+    async with clients.connect(advised[1]) as limited:
         with pytest.raises(errors.Permanent, match="forbidden"):
             await limited.create(resources.POD, body, "default")
         # Tried, and so in the audit log: it would have been seen.

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 import yaml
+from tests.support.clusters import clients
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -58,7 +59,7 @@ def merged(base: Any, patch: Any) -> Any:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def client(cluster):
-    async with KubeClient.connect(cluster.kubeconfig) as client:
+    async with clients.connect(cluster.kubeconfig) as client:
         await definitions.install(client)
         yield client
 

@@ -33,7 +33,7 @@ def demo(root: Path, *arguments: str, **env: str) -> subprocess.Popen[str]:
 
 def test_once_the_samples_get_where_they_should_and_nothing_is_left_running(cluster_root: Path):
     process = demo(cluster_root, KGWE_RUN_ONCE="1")
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=480)
 
     assert process.returncode == 0, output
     assert "greedy: Pending  Budget ml-team/sweep-daily" in output
@@ -55,7 +55,7 @@ def test_interrupted_it_stops_what_it_started(cluster_root: Path):
         if "Running on" in line:
             break
     process.send_signal(signal.SIGINT)
-    rest, _ = process.communicate(timeout=60)
+    rest, _ = process.communicate(timeout=240)
 
     assert process.returncode == 0, "".join(seen) + rest
     assert not LocalCluster(f"test-{os.getpid()}-demo", state_root=cluster_root).is_running()
@@ -64,7 +64,7 @@ def test_interrupted_it_stops_what_it_started(cluster_root: Path):
 
 def test_an_unknown_fleet_is_a_clear_error_and_leaves_nothing(cluster_root: Path):
     process = demo(cluster_root, "--fleet", "nonsense")
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 1
     assert "no fleet model 'nonsense'" in output
     assert "Traceback" not in output

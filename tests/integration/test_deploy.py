@@ -10,10 +10,11 @@ import httpx2
 import pytest
 import pytest_asyncio
 import yaml
+from tests.support.clusters import clients
 from tests.support.clusters.bed import kgwe, warp
 from tests.support.clusters.waiting import eventually
+from tests.support.patience import PATIENCE_S
 
-from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster import certificates
 from kgwe.local.demo import install
 
@@ -31,7 +32,7 @@ CONFIGS = "/apis/kgwe.nvidia.io/v1/schedulerconfigs"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def installed(cluster: LocalCluster) -> LocalCluster:
-    async with KubeClient.connect(cluster.kubeconfig) as client:
+    async with clients.connect(cluster.kubeconfig) as client:
         await install.install(client)
     return cluster
 
@@ -43,7 +44,7 @@ def http(installed: LocalCluster) -> Iterator[httpx2.Client]:
     context = ssl.create_default_context(cafile=str(files.authority))
     admin = files.pair(certificates.ADMIN)
     context.load_cert_chain(admin.certificate, admin.key)
-    with httpx2.Client(base_url=installed.api_url, verify=context, timeout=30, trust_env=False) as client:
+    with httpx2.Client(base_url=installed.api_url, verify=context, timeout=PATIENCE_S, trust_env=False) as client:
         yield client
 
 
@@ -113,7 +114,7 @@ class Tenants:
             context = ssl.create_default_context(cafile=str(self._cluster.layout.certificates.authority))
             headers = {"authorization": f"Bearer {token}"}
             self._clients[user] = httpx2.Client(
-                base_url=self._cluster.api_url, verify=context, timeout=30, trust_env=False, headers=headers
+                base_url=self._cluster.api_url, verify=context, timeout=PATIENCE_S, trust_env=False, headers=headers
             )
         return self._clients[user]
 

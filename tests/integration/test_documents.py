@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 import yaml
+from tests.support.clusters import clients
 
-from kgwe.kube.client.client import KubeClient
 from kgwe.local.demo import install
 from kgwe.local.toolchain import binaries
 
@@ -42,7 +42,7 @@ def manifests_of(document: Path) -> list[dict[str, Any]]:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def installed(cluster: LocalCluster) -> LocalCluster:
     """A cluster with the kinds, rights and policies of `deploy/`."""
-    async with KubeClient.connect(cluster.kubeconfig) as client:
+    async with clients.connect(cluster.kubeconfig) as client:
         await install.install(client)
     return cluster
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kgwe.local.cluster.admin_api import Api
 
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_running_cluster_can_be_found_by_its_name_and_an_absent_one_cannot(clu
 
 def test_nobody_gets_in_without_a_certificate_or_token(cluster: LocalCluster):
     context = ssl.create_default_context(cafile=str(cluster.layout.certificates.authority))
-    with httpx2.Client(verify=context, trust_env=False) as stranger:
+    with httpx2.Client(verify=context, trust_env=False, timeout=TIMEOUT_S) as stranger:
         answer = stranger.get(f"{cluster.api_url}/api/v1/namespaces")
 
     assert answer.status_code == 401
@@ -136,6 +136,7 @@ def test_a_service_account_is_itself_and_may_do_nothing_it_was_not_allowed_to(
         base_url=config["clusters"][0]["cluster"]["server"],
         verify=context,
         trust_env=False,
+        timeout=TIMEOUT_S,
         headers={"authorization": f"Bearer {token}"},
     ) as client:
         answer = client.get(f"/api/v1/namespaces/{namespace}/pods")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 240.0
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 
 

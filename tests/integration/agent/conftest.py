@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.clusters import clients
 from tests.support.clusters.agents import MIXED, NODES, AgentBed
 
-from kgwe.kube.client.client import KubeClient
 from kgwe.local.fleet import agents, apply
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def bed(cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[AgentBed]:
-    async with KubeClient.connect(cluster.kubeconfig) as client:
+    async with clients.connect(cluster.kubeconfig) as client:
         await agents.install(client)
         await apply.apply_fleet(client, MIXED, NODES)
         made = AgentBed(cluster, client, agents.write_kubeconfig(cluster), tmp_path)

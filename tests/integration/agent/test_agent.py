@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.support.clusters import clients
 from tests.support.clusters.agents import QUICK, AgentBed
 from tests.support.machines.naming import named_alike
 from tests.support.patience import PATIENCE_S
@@ -19,7 +20,6 @@ from kgwe.apps.discovery import fleet as discovery
 from kgwe.apps.discovery.freshness import Freshness, judge
 from kgwe.kube.api import resources
 from kgwe.kube.client import manifests
-from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster import components, kubeconfig
 from kgwe.local.fleet import gpunodes
 from kgwe.local.host import assets
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kgwe.kube.api.kgwe.gpunode import GPUNode
+    from kgwe.kube.client.client import KubeClient
     from kgwe.local.fleet.agents import AgentMachine
 
 pytestmark = pytest.mark.cluster
@@ -188,7 +189,7 @@ async def test_an_agent_may_only_write_of_its_own_node(bed: AgentBed, tmp_path: 
         user=kubeconfig.token_user(token),
         namespace="kgwe-node",
     )
-    async with KubeClient.connect(limited, field_manager="kgwe-agent") as client:
+    async with clients.connect(limited, field_manager="kgwe-agent") as client:
         await _write(client, "h100-0000")
         with pytest.raises(errors.Permanent, match="an agent may only write objects of its own node"):
             await _write_on(client, "h100-0001")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.support.clusters.clients import connect
 from tests.support.machines import memory_driver as memory
 from tests.support.machines.naming import named_alike
 
@@ -107,7 +108,7 @@ async def judged_nodes(client: KubeClient) -> list[freshness.Seen]:
 
 async def test_three_hundred_agents_publish_answer_and_are_quiet(many_cluster: LocalCluster, tmp_path: Path):
     nodes = list(inventory.expand_fleet(MIXED, NODES))
-    async with KubeClient.connect(many_cluster.kubeconfig) as client:
+    async with connect(many_cluster.kubeconfig) as client:
         await agents.install(client)
         await apply.apply_fleet(client, MIXED, NODES)
         before, began = await writes(many_cluster), time.monotonic()

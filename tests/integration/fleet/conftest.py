@@ -6,21 +6,22 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.clusters import clients
 from tests.support.clusters.fleet import MIXED, NODES
 
 from kgwe import errors
-from kgwe.kube.client.client import KubeClient
 from kgwe.local.fleet import apply, faults, gpupods
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from kgwe.kube.client.client import KubeClient
     from kgwe.local.cluster.cluster import LocalCluster
 
 
 @pytest.fixture
 async def client(cluster: LocalCluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.connect(cluster.kubeconfig) as connected:
+    async with clients.connect(cluster.kubeconfig) as connected:
         await apply.apply_fleet(connected, MIXED, NODES)
         yield connected
         await faults.clear(connected)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from kgwe.cli.main import main
 from kgwe.local.fleet import exporter
@@ -77,7 +78,7 @@ def test_metrics_are_served_beside_the_cluster_and_printed_on_demand(
 ) -> None:
     run("fleet", "apply", "mixed", "--nodes", "16")
     url = exporter.start(cluster)
-    text = httpx2.get(f"{url}/nodes/h100-0000/metrics").raise_for_status().text
+    text = httpx2.get(f"{url}/nodes/h100-0000/metrics", timeout=PATIENCE_S).raise_for_status().text
     assert text.count("DCGM_FI_DEV_GPU_TEMP{") == 8
     printed = run("metrics", "--once", "--node", "h100-0000")
     assert printed.count("DCGM_FI_DEV_GPU_TEMP{") == 8

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 import pytest_asyncio
 import yaml
+from tests.support.clusters import clients
 from tests.support.patience import PATIENCE_S
 
 from kgwe.kube.client.client import KubeClient
@@ -168,7 +169,7 @@ def far_client(_far: tuple[Proxy, KubeClient]) -> KubeClient:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def client(cluster: LocalCluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.connect(cluster.kubeconfig, field_manager="near") as client:
+    async with clients.connect(cluster.kubeconfig, field_manager="near") as client:
         yield client
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.clusters import clients
 from tests.support.contracts.api import CONTRACT
-
-from kgwe.kube.client.client import KubeClient
 
 if TYPE_CHECKING:
     from kgwe.local.cluster.cluster import LocalCluster
@@ -15,5 +14,5 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("clause", CONTRACT, ids=lambda clause: clause.__name__)
 async def test_the_real_api(clause, cluster: LocalCluster, namespace: str):
-    async with KubeClient.connect(cluster.kubeconfig) as client:
+    async with clients.connect(cluster.kubeconfig) as client:
         await clause(client, namespace)

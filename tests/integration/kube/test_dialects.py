@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
+from tests.support.clusters import clients
 from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
-from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.informer import Informer
 from kgwe.kube.dialects import (
     Gang,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from kgwe.kube.client.client import KubeClient
     from kgwe.local.cluster.cluster import LocalCluster
 
 pytestmark = pytest.mark.cluster
@@ -109,7 +110,7 @@ async def test_who_may_not_read_a_kind_is_told_so_and_does_without(
     cluster: LocalCluster, namespace: str, tmp_path: Path
 ) -> None:
     path = service_account_kubeconfig(cluster, namespace, "default", tmp_path / "nobody")
-    async with KubeClient.connect(path) as nobody:
+    async with clients.connect(path) as nobody:
         found, forbidden = await find_readable(nobody)
 
     assert found == ()

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pytest
 from tests.support.builders import configmaps
 from tests.support.builders.configmaps import ConfigMap
+from tests.support.clusters import clients
 from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
 from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - msgspec resolves the annotation at run time
 from kgwe.kube.api.resources import Resource
-from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.informer import Informer
 from kgwe.local.cluster.cluster import service_account_kubeconfig
+
+if TYPE_CHECKING:
+    from kgwe.kube.client.client import KubeClient
 
 pytestmark = pytest.mark.cluster
 
@@ -222,7 +225,7 @@ async def test_an_informer_without_rights_is_filled_once_they_are_granted(
     await client.create(account, {"metadata": {"name": "reader"}}, namespace)
     await create(client, namespace, "a")
     path = service_account_kubeconfig(cluster, namespace, "reader", tmp_path / "reader")
-    async with KubeClient.connect(path) as reader:
+    async with clients.connect(path) as reader:
         with pytest.raises(errors.Permanent, match="forbidden"):
             await reader.list(CONFIG_MAP, namespace)
         async with watching(informer(reader, namespace)) as seen:

@@ -70,7 +70,7 @@ async def compact(cluster: LocalCluster) -> None:
 
     def forget() -> None:
         # In a thread: httpx2's asyncio transport now and then leaves a socket open behind TLS.
-        with httpx2.Client(base_url=url, verify=context, trust_env=False) as etcd:
+        with httpx2.Client(base_url=url, verify=context, trust_env=False, timeout=PATIENCE_S) as etcd:
             answer = etcd.post("/v3/kv/range", json={"key": "eA=="})
             revision = answer.raise_for_status().json()["header"]["revision"]
             etcd.post("/v3/kv/compaction", json={"revision": revision, "physical": True}).raise_for_status()

@@ -7,11 +7,11 @@ import collections
 
 import msgspec
 import pytest
+from tests.support.clusters import clients
 
 from kgwe.bench import report
 from kgwe.bench.nodes import informer as informer_bench
 from kgwe.kube.api import resources
-from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.informer import Informer
 from kgwe.local.host.progress import Silent
 
@@ -24,7 +24,7 @@ async def test_ten_thousand_pods_are_listed_followed_and_listed_again_without_a_
     private_cluster, watching
 ):
     cluster = await asyncio.to_thread(private_cluster)
-    async with KubeClient.connect(cluster.kubeconfig) as client:
+    async with clients.connect(cluster.kubeconfig) as client:
         await informer_bench.create_pods(client, PODS)
         informer = Informer(client, resources.POD)
         async with watching(informer) as seen:

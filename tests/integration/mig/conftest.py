@@ -8,12 +8,12 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.clusters import clients
 from tests.support.clusters.mig import FLEET, MigBed
 
 from kgwe import errors
 from kgwe.kube.api import resources
 from kgwe.kube.client import manifests
-from kgwe.kube.client.client import KubeClient
 from kgwe.local.demo import install
 from kgwe.local.fleet import agents, apply
 from kgwe.local.fleet.simulator import Simulator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def bed(cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[MigBed]:
     """No nodes yet; controllers run."""
-    async with KubeClient.connect(cluster.kubeconfig) as client:
+    async with clients.connect(cluster.kubeconfig) as client:
         await install.install(client)
         await agents.install(client)
         await manifests.apply_manifest(client, manifests.load_manifests(assets.find_asset("deploy/mig.yaml")))

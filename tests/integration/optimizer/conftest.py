@@ -9,11 +9,11 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.clusters import clients
 from tests.support.clusters.optimizer import FLEET, NODES, OptimizerBed
 
 from kgwe import errors
 from kgwe.kube.api import resources
-from kgwe.kube.client.client import KubeClient
 from kgwe.local.demo import install
 from kgwe.local.fleet import apply, exporter
 from kgwe.local.fleet.simulator import Simulator
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from kgwe.kube.client.client import KubeClient
     from kgwe.local.cluster.cluster import LocalCluster
 
 _numbers = itertools.count(1)
@@ -33,7 +34,7 @@ def optimizer_cluster(cluster: LocalCluster) -> LocalCluster:
     """A cluster with CRDs and rights."""
 
     async def act() -> None:
-        async with KubeClient.connect(cluster.kubeconfig) as client:
+        async with clients.connect(cluster.kubeconfig) as client:
             await install.install(client)
 
     asyncio.run(act())
@@ -44,7 +45,7 @@ def optimizer_cluster(cluster: LocalCluster) -> LocalCluster:
 async def bed(optimizer_cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[OptimizerBed]:
     """The fleet is simulated in this process; its exporter is real."""
     namespace = f"test-{os.getpid()}-optimizer{next(_numbers)}"
-    async with KubeClient.connect(optimizer_cluster.kubeconfig) as client:
+    async with clients.connect(optimizer_cluster.kubeconfig) as client:
         await apply.apply_fleet(client, FLEET, NODES)
         await _make_namespace(client, namespace)
         made = OptimizerBed(optimizer_cluster, client, tmp_path, namespace)

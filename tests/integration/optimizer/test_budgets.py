@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from tests.support.clusters import clients
 from tests.support.clusters.optimizer import EVENTS
 from tests.support.fakes.pki import Authority
 from tests.support.fakes.receivers import HttpReceiver, MailReceiver
+from tests.support.patience import PATIENCE_S
 
 from kgwe.apps.cost import settings as cost_settings
 from kgwe.apps.cost.main import CostProcess
 from kgwe.apps.scheduler.main import Scheduler
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.kube.api import resources
-from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster.cluster import service_account_kubeconfig
 from kgwe.notify.settings import EmailSettings, NotifySettings, WebhookSettings
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from tests.support.clusters.optimizer import OptimizerBed
 
+    from kgwe.kube.client.client import KubeClient
     from kgwe.rpc.tls import Files
 
 pytestmark = pytest.mark.cluster
@@ -84,7 +86,7 @@ async def running(process: Any) -> AsyncIterator[None]:
 @contextlib.asynccontextmanager
 async def connect(bed: OptimizerBed, account: str) -> AsyncIterator[KubeClient]:
     path = bed.folder / f"{account}.kubeconfig"
-    async with KubeClient.connect(service_account_kubeconfig(bed.cluster, "kgwe-system", account, path)) as client:
+    async with clients.connect(service_account_kubeconfig(bed.cluster, "kgwe-system", account, path)) as client:
         yield client
 
 
@@ -227,7 +229,9 @@ async def check_api(bed: OptimizerBed, port: int, authority: Path) -> None:
     """The reader of the namespace sees its cost and its budget; the stranger sees neither."""
     reader, stranger = await make_token(bed, "reader", "view"), await make_token(bed, "stranger")
     context = ssl.create_default_context(cafile=str(authority))
-    async with httpx2.AsyncClient(base_url=f"https://localhost:{port}", verify=context, trust_env=False) as client:
+    async with httpx2.AsyncClient(
+        base_url=f"https://localhost:{port}", verify=context, trust_env=False, timeout=PATIENCE_S
+    ) as client:
 
         async def ask(path: str, token: str) -> Any:
             return await client.get(path, headers={"Authorization": f"Bearer {token}"})

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pytest
+from tests.support.clusters import clients
 from tests.support.clusters.optimizer import PODS
 
 from kgwe import errors
 from kgwe.apps.optimizer.history import gpu_pods
 from kgwe.kube.api import resources
-from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster.cluster import service_account_kubeconfig
 from kgwe.local.fleet import apply, models
 from kgwe.model.usage.history import UsagePeak
@@ -194,7 +194,7 @@ async def check_tenant(bed: OptimizerBed) -> None:
     body = {"metadata": {"name": "all"}, "roleRef": role, "subjects": [account]}
     await bed.client.request("POST", f"{rbac}/rolebindings", body=body)
     path = service_account_kubeconfig(bed.cluster, bed.namespace, "tenant", bed.folder / "tenant")
-    async with KubeClient.connect(path) as tenant:
+    async with clients.connect(path) as tenant:
         patch = {"spec": {"mode": "enforce", "reverted": None}}
         with pytest.raises(errors.KgweError, match="only KGWE writes RightsizingDecisions"):
             await tenant.patch(resources.RIGHTSIZING_DECISION, "default", patch, bed.namespace)

@@ -7,13 +7,13 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.clusters import clients
 from tests.support.clusters.bed import KINDS, Bed
 from tests.support.clusters.pods import Live, gang, pod
 from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.kube.api import resources
-from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster import extender
 from kgwe.local.cluster.cluster import LocalCluster, service_account_kubeconfig
 from kgwe.local.cluster.components import NO_FEATURES
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tests.support.clusters.pool import ClusterPool
 
+    from kgwe.kube.client.client import KubeClient
     from kgwe.kube.client.informer import Informer
 
 
@@ -55,7 +56,7 @@ def prepared(
 
 
 async def _prepare(cluster: LocalCluster) -> None:
-    async with KubeClient.connect(cluster.kubeconfig) as client:
+    async with clients.connect(cluster.kubeconfig) as client:
         await install.install(client)
         await _until_gated(client)
 
@@ -75,7 +76,7 @@ async def _until_gated(client: KubeClient) -> None:
 async def bed(prepared: tuple[LocalCluster, Path], tmp_path: Path) -> AsyncIterator[Bed]:
     """The cluster, empty of nodes and workloads before and after."""
     cluster, kubeconfig = prepared
-    async with KubeClient.connect(cluster.kubeconfig) as client, Bed(cluster, client, kubeconfig, tmp_path) as bed:
+    async with clients.connect(cluster.kubeconfig) as client, Bed(cluster, client, kubeconfig, tmp_path) as bed:
         yield bed
         await _clear(bed)
 

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.clusters import clients
 from tests.support.clusters.bed import ROOT, kgwe
 
 from kgwe.cluster.suspension import owner_kinds
@@ -47,7 +48,7 @@ async def optimizer(bed: Bed, tmp_path: Path) -> AsyncIterator[KubeClient]:
     """A client with the rights of the optimizer, which may act in no namespace yet."""
     await manifests.apply_manifest(bed.client, manifests.load_manifests(ROOT / "deploy" / "optimizer.yaml"))
     path = service_account_kubeconfig(bed.cluster, "kgwe-system", "kgwe-optimizer", tmp_path / "optimizer")
-    async with KubeClient.connect(path) as client:
+    async with clients.connect(path) as client:
         yield client
 
 

@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.clusters import clients
 from tests.support.clusters.bed import ROOT, condition, kgwe, warp
 
 from kgwe import errors
 from kgwe.kube.api import resources
 from kgwe.kube.client import manifests
-from kgwe.kube.client.client import KubeClient
 from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ async def test_a_foreign_job_of_the_same_name_is_not_taken_over(bed: Bed):
 
 
 async def test_the_controller_has_no_rights_beyond_its_role(bed: Bed):
-    async with KubeClient.connect(bed._kubeconfig) as limited:
+    async with clients.connect(bed._kubeconfig) as limited:
         with pytest.raises(errors.Permanent, match="cannot"):
             await limited.list(resources.SECRET)
         with pytest.raises(errors.Permanent, match="cannot"):

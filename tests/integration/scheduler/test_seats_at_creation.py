@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests.support.clusters import seat_policy
+from tests.support.clusters import clients, seat_policy
 from tests.support.clusters.api_writes import count
 from tests.support.clusters.bed import kgwe
 from tests.support.clusters.broken import break_nodes, gang, pods_of, racks, running, where
@@ -15,7 +15,6 @@ from tests.support.patience import PATIENCE_S
 
 from kgwe.cluster.workload import metadata_keys, placement_annotations
 from kgwe.kube.api import core, resources
-from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster.cluster import service_account_kubeconfig
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.clusters.bed import Bed
+
+    from kgwe.kube.client.client import KubeClient
 
 LINE = "01234567.0123456789abcdef0123456789abcdef.n{number} f{number:x} {slices}"
 GATE = {"name": placement_annotations.GATE}
@@ -32,7 +33,7 @@ GATE = {"name": placement_annotations.GATE}
 async def job_controller(bed: Bed, tmp_path: Path) -> AsyncIterator[KubeClient]:
     """A client with the rights of the Job controller, once the policy is in force."""
     path = service_account_kubeconfig(bed.cluster, "kube-system", "job-controller", tmp_path / "job-controller")
-    async with KubeClient.connect(path) as client:
+    async with clients.connect(path) as client:
         async with asyncio.timeout(PATIENCE_S):
             while placement_annotations.is_gated(await create(client, index=0)):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)

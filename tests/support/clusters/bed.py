@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
 import pytest
-from tests.support.clusters import fork_server
+from tests.support.clusters import clients, fork_server
 from tests.support.patience import PATIENCE_S
 
 from kgwe.cluster.workload import metadata_keys
 from kgwe.kube.api import resources
-from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.informer import Informer
 from kgwe.kube.translate import podspec
 from kgwe.local.host import ports
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgwe.kube.api.resources import Resource
+    from kgwe.kube.client.client import KubeClient
     from kgwe.local.cluster.cluster import LocalCluster
 
 ROOT = Path(__file__).parents[3]
@@ -178,7 +178,7 @@ class Bed:
 
     async def as_controller(self, path: str) -> bytes:
         """A GET with the rights of the controller."""
-        async with KubeClient.connect(self._kubeconfig) as limited:
+        async with clients.connect(self._kubeconfig) as limited:
             return await limited.request("GET", path)
 
     # --- seeing -----------------------------------------------------------------------------------------

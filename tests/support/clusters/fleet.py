@@ -8,6 +8,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import pytest
 from prometheus_client import parser
 from tests.support.patience import PATIENCE_S
 
@@ -43,12 +44,14 @@ class Metrics:
 
     async def until(self, path: str, name: str, holds: Callable[[list[Any]], bool]) -> list[Any]:
         """The samples once they are as they should be; scraped often instead of slept for."""
-        for _ in range(200):
-            found = await self.samples(path, name)
-            if holds(found):
-                return found
-            await asyncio.sleep(0.05)
-        raise AssertionError(f"{name} of {path} never became so; last: {found}")
+        found: list[Any] = []
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not holds(found := await self.samples(path, name)):  # noqa: ASYNC110 - it has to be asked
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            pytest.fail(f"{name} of {path} never became so; last: {found}")
+        return found
 
 
 @contextlib.asynccontextmanager
@@ -57,7 +60,7 @@ async def exporting(client: KubeClient, memory: Path | None = None) -> AsyncIter
     async with (
         simulator.run_in_background(),
         http.serving(exporter.ExporterApp(simulator), http.Address("127.0.0.1", 0)) as port,
-        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http_client,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http_client,
     ):
         yield Metrics(http_client)
 

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from tests.support.clusters import clients
 from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import resources
 from kgwe.kube.client import manifests
-from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster.cluster import service_account_kubeconfig
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.clusters.bed import Bed
+
+    from kgwe.kube.client.client import KubeClient
 
 NAMESPACE = "tenant"
 SEAT = {
@@ -45,7 +47,7 @@ async def acting(bed: Bed, directory: Path) -> AsyncIterator[KubeClient]:
     }
     await manifests.apply_manifest(bed.client, [account, binding])
     path = service_account_kubeconfig(bed.cluster, NAMESPACE, NAMESPACE, directory / "tenant.kubeconfig")
-    async with KubeClient.connect(path) as client:
+    async with clients.connect(path) as client:
         yield client
 
 

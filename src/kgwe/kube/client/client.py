@@ -30,14 +30,14 @@ from kgwe.kube.transport import nesting
 from kgwe.kube.transport.codec import ListPage, read_status
 from kgwe.kube.transport.encoding import JSON, PROTOBUF, Status, Unreadable
 from kgwe.kube.transport.kubeconfig import connect
-from kgwe.kube.transport.transport import ANYTHING
+from kgwe.kube.transport.transport import ANYTHING, TIMEOUTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from pathlib import Path
 
     from kgwe.kube.api.resources import Resource
-    from kgwe.kube.transport.transport import StreamingResponse, Transport
+    from kgwe.kube.transport.transport import StreamingResponse, Timeouts, Transport
 
 T = TypeVar("T")
 
@@ -103,10 +103,15 @@ class KubeClient:
 
     @classmethod
     def connect(
-        cls, kubeconfig: Path | str | None = None, *, context: str | None = None, field_manager: str = "kgwe"
+        cls,
+        kubeconfig: Path | str | None = None,
+        *,
+        context: str | None = None,
+        field_manager: str = "kgwe",
+        timeouts: Timeouts = TIMEOUTS,
     ) -> KubeClient:
         """Connect as `kubeconfig` says, else as $KUBECONFIG, ~/.kube/config or the pod's service account say."""
-        transport, namespace = connect(kubeconfig, context=context, user_agent=field_manager)
+        transport, namespace = connect(kubeconfig, context=context, user_agent=field_manager, timeouts=timeouts)
         return cls(transport, field_manager=field_manager, namespace=namespace)
 
     async def __aenter__(self) -> Self:

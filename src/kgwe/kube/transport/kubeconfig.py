@@ -23,7 +23,7 @@ from kgwe import errors
 from kgwe.kube.transport.http1_transport import Http1Transport
 from kgwe.kube.transport.httpx_transport import HttpxTransport
 from kgwe.kube.transport.pool import ConnectionPool, Server
-from kgwe.kube.transport.transport import MAX_CONNECTIONS, TIMEOUTS
+from kgwe.kube.transport.transport import MAX_CONNECTIONS, TIMEOUTS, Timeouts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from kgwe.kube.transport.transport import Transport
 
-_TIMEOUT = httpx2.Timeout(TIMEOUTS.read, connect=TIMEOUTS.connect)
 _LIMITS = httpx2.Limits(
     max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS, keepalive_expiry=TIMEOUTS.idle
 )
@@ -45,7 +44,12 @@ class _NotKubeconfig(ConfigError):
 
 
 def connect(
-    kubeconfig: Path | str | None, *, context: str | None, user_agent: str, use_httpx: bool = False
+    kubeconfig: Path | str | None,
+    *,
+    context: str | None,
+    user_agent: str,
+    use_httpx: bool = False,
+    timeouts: Timeouts = TIMEOUTS,
 ) -> tuple[Transport, str]:
     """Return a transport to the server and the namespace that the configuration names.
 
@@ -54,8 +58,9 @@ def connect(
     """
     try:
         config = _load(kubeconfig, context)
-        params: dict[str, Any] = ConnectionParams(timeout=_TIMEOUT).httpx_params(config)
-        own = None if use_httpx or _uses_proxy(config.cluster.server) else _open_own(params, user_agent)
+        limits = httpx2.Timeout(timeouts.read, connect=timeouts.connect)
+        params: dict[str, Any] = ConnectionParams(timeout=limits).httpx_params(config)
+        own = None if use_httpx or _uses_proxy(config.cluster.server) else _open_own(params, user_agent, timeouts)
     except (ConfigError, OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as exc:
         # lightkube reports some mistakes in the file as whatever exception they cause.
         why = str(exc) if isinstance(exc, ConfigError | OSError) else f"{type(exc).__name__}: {exc}"
@@ -81,14 +86,13 @@ def read_connection(kubeconfig: Path | str | None, context: str | None = None) -
     return Connection(trust if isinstance(trust, ssl.SSLContext) else None, params.get("auth"))
 
 
-def _open_own(params: Mapping[str, Any], user_agent: str) -> Transport | None:
+def _open_own(params: Mapping[str, Any], user_agent: str, timeouts: Timeouts) -> Transport | None:
     url = urllib.parse.urlsplit(params["base_url"])
     if url.scheme not in _PORTS or not url.hostname or url.username or url.query:
         return None  # httpx2 understands more URLs
     server = Server(url.hostname, url.port or _PORTS[url.scheme], params["verify"] if url.scheme == "https" else None)
-    return Http1Transport(
-        ConnectionPool(server, size=MAX_CONNECTIONS, timeouts=TIMEOUTS), url, params["auth"], user_agent
-    )
+    pool = ConnectionPool(server, size=MAX_CONNECTIONS, timeouts=timeouts)
+    return Http1Transport(pool, url, params["auth"], user_agent)
 
 
 def _open_httpx(params: Mapping[str, Any], user_agent: str) -> Transport:

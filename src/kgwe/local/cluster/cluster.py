@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kgwe.local.toolchain.binaries import Binaries
 
 _LOCK_TIMEOUT_S = 180.0
-_READY_TIMEOUT_S = 90.0
+_READY_TIMEOUT_S = 240.0
 _GRACE_S = 10.0
 # Leftover processes get little grace: an API server without etcd would use up any.
 _SWEEP_GRACE_S = 3.0
