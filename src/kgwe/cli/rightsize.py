@@ -154,7 +154,7 @@ def revert(name: str, /, *, namespace: Namespace = None, kubeconfig: Kubeconfig 
     async def act() -> list[str]:
         async with KubeClient.connect(kubeconfig, field_manager="kgwe-rightsize") as client:
             where = namespace or client.namespace
-            found = await client.get(resources.RIGHTSIZING_DECISION, rightsizingdecision.NAME, where)
+            found = await get_decision(client, where)
             keys = [key for key in found.spec.decisions if is_meant(key, name)]
             if not keys:
                 raise errors.NotFound(f"{name} has no smaller request in namespace {where}. Run: kgwe rightsize status")
@@ -169,6 +169,17 @@ def revert(name: str, /, *, namespace: Namespace = None, kubeconfig: Kubeconfig 
     for key in asyncio.run(act()):
         terminal.write(f"reverted: {key}\n")
     return 0
+
+
+async def get_decision(client: KubeClient, namespace: str) -> RightsizingDecision:
+    """Return what is decided in a namespace."""
+    try:
+        return await client.get(resources.RIGHTSIZING_DECISION, rightsizingdecision.NAME, namespace)
+    except errors.NotFound:
+        raise errors.NotFound(
+            f"nothing is right-sized in namespace {namespace}, so there is nothing to revert. A namespace opts in with"
+            " the annotation kgwe.nvidia.io/rightsizing. Run: kgwe rightsize status"
+        ) from None
 
 
 def is_meant(key: str, name: str) -> bool:

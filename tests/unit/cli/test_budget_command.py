@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from kgwe.cli.cost import budget
 from kgwe.kube.api.kgwe.gpubudget import BudgetAlert, GPUBudget, GPUBudgetSpec, GPUBudgetStatus
 from kgwe.kube.api.meta import Condition, ObjectMeta
@@ -55,5 +57,11 @@ def test_an_explanation_names_alerts_and_what_waits() -> None:
     assert "120.500000 of 100 USD spent (120.5 %), 7.00 encumbered; Block" in text
     assert "Projected: 150.00, between 140.00 and 160.00" in text
     assert "Alert: 100% reached at 2026-11-18T10:00:00Z, acknowledged" in text
-    assert "1 workloads wait because of it:\n    ml/train: Budget ml/daily is used up." in text
+    assert "1 workload waits because of it:\n    ml/train: Budget ml/daily is used up." in text
     assert json.loads(budget.print_explanation(told, make(), "json"))["budget"]["name"] == "daily"
+
+
+@pytest.mark.parametrize("flags", [[], ["-A"], ["--all-namespaces", "-n", "ml"]])
+def test_all_namespaces_are_listed_unless_one_is_named(flags: list[str]) -> None:
+    _, bound, _ = budget.app.parse_args(["list", *flags])
+    assert bound.arguments.get("all_namespaces", False) is (bool(flags))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+from tests.support.fakes.memory_api import MemoryApi
+
+from kgwe import errors
 from kgwe.cli import rightsize
 from kgwe.kube.api.kgwe.rightsizingdecision import Reverted, RightsizingDecision, RightsizingDecisionSpec, Smaller
 from kgwe.kube.api.meta import ObjectMeta
+from kgwe.kube.client.client import KubeClient
 
 KEY = "Deployment/chat registry.example/chat:1 1"
 
@@ -29,3 +34,8 @@ def test_each_key_has_one_row_with_its_reason() -> None:
         ("Job/new i 1", "kept", "as asked", "5 of 24 hours"),
         ("Job/train i 1", "reverted", "as asked", "OutOfMemory: pod train-0 ran out of memory"),
     ]
+
+
+async def test_a_namespace_that_did_not_opt_in_has_nothing_to_revert() -> None:
+    with pytest.raises(errors.NotFound, match=r"^nothing is right-sized in namespace team-b, .*opts in"):
+        await rightsize.get_decision(KubeClient(MemoryApi()), "team-b")

@@ -59,6 +59,12 @@ def test_a_condition_keeps_its_time_until_its_status_changes():
     assert conditions(third) == {"Scheduled": ("True", "Placed", "t3")}
 
 
+def test_a_place_at_which_no_pod_starts_is_reserved():
+    made = phases.scheduled_status(workload(), PLACED, "t1", "kube-scheduler rejected node n1: Too many pods")
+    assert conditions(made) == {"Scheduled": ("True", "Reserved", "t1")}
+    assert made.message == "kube-scheduler rejected node n1: Too many pods"
+
+
 CARDS = Cards({0: "GPU-a", 1: "GPU-b"}, {(3, 0): ("GPU-d", "MIG-x", "1g.10gb")})
 
 

@@ -12,6 +12,7 @@ from cyclopts import App, Parameter
 from kgwe import errors, terminal
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
+from kgwe.model.units.phrasing import format_count
 from kgwe.telemetry import logs
 
 if TYPE_CHECKING:
@@ -62,14 +63,22 @@ class BudgetExplanation(msgspec.Struct, frozen=True):
     waiting: list[str]
 
 
-@app.command(name="list", help_epilogue="Examples:\n  kgwe budget list\n  kgwe budget list -n research -o yaml")
-def list_budgets(*, namespace: Namespace = None, output: Output = "text", kubeconfig: Kubeconfig = None) -> int:
+@app.command(name="list", help_epilogue="Examples:\n  kgwe budget list -A\n  kgwe budget list -n research -o yaml")
+def list_budgets(
+    *,
+    namespace: Namespace = None,
+    all_namespaces: Annotated[bool, Parameter(name=["--all-namespaces", "-A"], negative="")] = False,
+    output: Output = "text",
+    kubeconfig: Kubeconfig = None,
+) -> int:
     """List budgets.
 
     Parameters
     ----------
     namespace
         Only this namespace. Default: all.
+    all_namespaces
+        All namespaces, which is the default.
     output
         Output format.
     kubeconfig
@@ -79,7 +88,7 @@ def list_budgets(*, namespace: Namespace = None, output: Output = "text", kubeco
 
     async def read() -> list[GPUBudget]:
         async with KubeClient.connect(kubeconfig, field_manager="kgwe-budget") as client:
-            return list(await client.list(resources.GPU_BUDGET, namespace))
+            return list(await client.list(resources.GPU_BUDGET, None if all_namespaces else namespace))
 
     rows = [make_row(each) for each in sorted(asyncio.run(read()), key=lambda each: each.metadata.key)]
     terminal.write(print_rows(rows, output))
@@ -154,7 +163,9 @@ def acknowledge(name: str, /, *, namespace: Namespace = None, kubeconfig: Kubeco
 
     count = asyncio.run(act())
     terminal.write(
-        f"{count} alerts of {name} are acknowledged\n" if count else f"{name} has no alerts in this period\n"
+        f"acknowledged {format_count(count, 'alert')} of {name}\n"
+        if count
+        else f"{name} has no alerts in this period\n"
     )
     return 0
 
@@ -237,7 +248,9 @@ def print_explanation(told: BudgetExplanation, budget: GPUBudget, output: str) -
         seen = ", acknowledged" if each.acknowledged else ""
         lines.append(f"  Alert: {each.threshold:.0%} reached at {each.triggeredAt}{seen}")
     lines += [f"  {each.type}: {each.message}" for each in status.conditions if each.message]
-    lines.append(f"  {len(told.waiting)} workloads wait because of it" + (":" if told.waiting else "."))
+    count = len(told.waiting)
+    verb = "waits" if count == 1 else "wait"
+    lines.append(f"  {format_count(count, 'workload')} {verb} because of it" + (":" if count else "."))
     lines += [f"    {each}" for each in told.waiting]
     return "\n".join(lines) + "\n"
 

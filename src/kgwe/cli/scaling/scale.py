@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,13 +14,14 @@ from cyclopts import App, Parameter
 from kgwe import errors, terminal
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.client import manifests
-from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.client import Forbidden, KubeClient
 from kgwe.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kgwe.apps.autoscaler.preview import Preview
+    from kgwe.kube.api import core
     from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy, AutoscalingPolicyStatus
 
 app = App(
@@ -40,6 +42,8 @@ Kubeconfig = Annotated[Path | None, Parameter(env_var="KUBECONFIG")]
 Output = Annotated[Literal["table", "json", "yaml"], Parameter(name=["--output", "-o"])]
 
 _MICROS = 1_000_000
+_LEASE = "kgwe-autoscaler"
+_NAMESPACE = "kgwe-system"
 
 
 @app.command(
@@ -80,6 +84,9 @@ def status(name: str | None = None, *, output: Output = "table", kubeconfig: Kub
     terminal.write(_format(rows))
     for each in policies:
         terminal.write(_describe_status(each))
+    if any(is_unreported(each) for each in policies):
+        lease = asyncio.run(_read_lease(kubeconfig))
+        terminal.write("".join(explain_silence(each, lease, time.time()) for each in policies if is_unreported(each)))
 
 
 @app.command(
@@ -260,6 +267,38 @@ def _read_policies(name: str | None, kubeconfig: Path | None) -> list[Autoscalin
         return sorted(asyncio.run(read()), key=lambda each: each.metadata.name)
     except errors.NotFound:
         raise errors.Permanent(f"no AutoscalingPolicy {name or ''}".rstrip()) from None
+
+
+async def _read_lease(kubeconfig: Path | None) -> core.Lease | None:
+    """Return the Lease of the autoscaler that leads; None if there is none, or if the user may not read it."""
+    async with KubeClient.connect(kubeconfig, field_manager="kgwe-scale") as client:
+        with contextlib.suppress(errors.NotFound, Forbidden):
+            return await client.get(resources.LEASE, _LEASE, _NAMESPACE)
+    return None
+
+
+def is_unreported(policy: AutoscalingPolicy) -> bool:
+    """Whether no autoscaler has written a status of the policy."""
+    return not policy.status.observedGeneration and not policy.status.conditions
+
+
+def explain_silence(policy: AutoscalingPolicy, lease: core.Lease | None, now_s: float) -> str:
+    """Return why the status of a policy is unknown, and what to do."""
+    name = policy.metadata.name
+    if lease is None or not lease.spec.holderIdentity or lease.spec.renewTime is None:
+        return f"{name}: unknown, because no autoscaler runs. Start `kgwe autoscaler` (docs/autoscaling.md).\n"
+    holder = lease.spec.holderIdentity
+    if timestamp.epoch_seconds(lease.spec.renewTime) + lease.spec.leaseDurationSeconds < now_s:
+        return (
+            f"{name}: unknown, because autoscaler {holder} stopped at {lease.spec.renewTime}."
+            " Read its log and start it again.\n"
+        )
+    account = f"system:serviceaccount:{_NAMESPACE}:{_LEASE}"
+    return (
+        f"{name}: unknown, because autoscaler {holder} runs but has not reported."
+        f" If that lasts, a right may be missing: search its log for `forbidden`, apply deploy/autoscaler.yaml again, and check with"
+        f" `kubectl auth can-i update autoscalingpolicies --subresource=status --as={account}`.\n"
+    )
 
 
 def _describe_status(policy: AutoscalingPolicy) -> str:

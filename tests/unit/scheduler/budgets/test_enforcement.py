@@ -284,6 +284,11 @@ async def test_the_cost_limit_of_a_workload_is_its_own_budget(world: World) -> N
         texts = {"dear": "9.99", "cheap": "$10", "odd": "x", "endless": "1e999999999"}
         dear, cheap, odd, endless = [await world.cluster.submit(limited(name, limit)) for name, limit in texts.items()]
         assert "costs up to $10.00 (1.0 hours)" in await world.until_refused(dear, "CostLimitExceeded")
+        unknown = limited("unknown", "9.99")
+        del unknown["spec"]["activeDeadlineSeconds"]
+        words = await world.until_refused(await world.cluster.submit(unknown), "CostLimitExceeded")
+        assert "(24.0 hours)" in words
+        assert "Its run time is unknown, so 24 hours are assumed: set expectedDurationSeconds" in words
         assert "Annotation cost-limit: 'x' is not an amount" in await world.until_refused(odd, "InvalidRequest")
         assert "is not an amount" in await world.until_refused(endless, "InvalidRequest")
         await world.until_running(cheap)

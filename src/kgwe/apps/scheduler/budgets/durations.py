@@ -24,6 +24,8 @@ class Durations(NamedTuple):
     expected_s: int
     longest_s: int
     """With a probability of nine tenths it is over by then."""
+    is_assumed: bool = False
+    """Nothing is known about the run time."""
 
 
 def estimate_durations(
@@ -33,12 +35,13 @@ def estimate_durations(
     declared = declared_run_time(declared_s)
     known = predicted or declared
     if known is None:
-        found = Durations(unknown_s, unknown_s)
+        found = Durations(unknown_s, unknown_s, is_assumed=True)
     else:
         longest_s = max(_find_p90(known), declared_s or 0.0)
         found = Durations(to_duration(known.p50_s, unknown_s), to_duration(longest_s, unknown_s))
     if deadline_s is not None:
-        found = Durations(min(found.expected_s, deadline_s), min(found.longest_s, deadline_s))
+        is_assumed = found.is_assumed and unknown_s < deadline_s
+        found = Durations(min(found.expected_s, deadline_s), min(found.longest_s, deadline_s), is_assumed=is_assumed)
     return found
 
 

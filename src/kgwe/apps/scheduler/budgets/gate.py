@@ -26,6 +26,7 @@ from kgwe.costing.rates import HourlyRate
 from kgwe.costing.segments import Account
 from kgwe.kube.api import timestamp
 from kgwe.kube.api.kgwe.gpuworkload_status import WorkloadCost
+from kgwe.model.units.phrasing import format_count
 from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -299,9 +300,17 @@ def _check_limit(wanted: Admission, limit: int) -> Refusal | None:
     hours = wanted.durations.longest_s / money.HOUR_S
     message = (
         f"The workload costs up to {up_to} ({hours:.1f} hours), and its annotation cost-limit allows {most}."
+        f"{_explain_hours(wanted.durations)}"
         " Raise the limit, set activeDeadlineSeconds, or ask for fewer or cheaper GPUs."
     )
     return Refusal(Reason.COST_LIMIT, message, possible=False)
+
+
+def _explain_hours(durations: Durations) -> str:
+    if not durations.is_assumed:
+        return ""
+    hours = format_count(durations.longest_s / money.HOUR_S, "hour")
+    return f" Its run time is unknown, so {hours} are assumed: set expectedDurationSeconds if it is shorter."
 
 
 def _describe_exhausted(decision: Decision) -> str:

@@ -121,7 +121,8 @@ def scheduled_status(
 ) -> Status:
     """The workload has its place; `message`: what keeps its pods from starting there."""
     words = message or placed.words
-    verdicts = {SCHEDULED: (True, placed.reason, words), **_degraded_condition(trouble)}
+    reason = "Reserved" if message else placed.reason
+    verdicts = {SCHEDULED: (True, reason, words), **_degraded_condition(trouble)}
     return _with_job(workload, placed, now, phase=Phase.SCHEDULED, message=words, verdicts=verdicts)
 
 
