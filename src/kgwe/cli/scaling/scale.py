@@ -296,7 +296,8 @@ def explain_silence(policy: AutoscalingPolicy, lease: core.Lease | None, now_s: 
     account = f"system:serviceaccount:{_NAMESPACE}:{_LEASE}"
     return (
         f"{name}: unknown, because autoscaler {holder} runs but has not reported."
-        f" If that lasts, a right may be missing: search its log for `forbidden`, apply deploy/autoscaler.yaml again, and check with"
+        f" If that lasts, a right may be missing: search its log for `forbidden`,"
+        " apply deploy/autoscaler.yaml again, and check with"
         f" `kubectl auth can-i update autoscalingpolicies --subresource=status --as={account}`.\n"
     )
 
