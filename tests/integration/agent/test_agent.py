@@ -15,7 +15,7 @@ from tests.support.machines.naming import named_alike
 from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
-from kgwe.agentapi.client import AgentClient
+from kgwe.agentapi.client import Access, AgentClient
 from kgwe.apps.discovery import fleet as discovery
 from kgwe.apps.discovery.freshness import Freshness, judge
 from kgwe.kube.api import resources
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
+PATIENT = Access(deadline_s=PATIENCE_S)
 HEARTBEATS = {**QUICK, "heartbeat_interval_seconds": "1"}
 
 
@@ -74,7 +75,7 @@ async def test_an_agent_publishes_the_machine_and_owns_no_more_than_it_knows(bed
     owner = node.metadata.ownerReferences[0]
     assert (owner.kind, owner.uid) == ("Node", (await bed.client.get(resources.NODE, machine.node.name)).metadata.uid)
     assert judge(node, dt.datetime.now(dt.UTC)).freshness is Freshness.FRESH
-    async with AgentClient(machine.address) as client:
+    async with AgentClient(machine.address, PATIENT) as client:
         assert (await client.ping()).driver_ready
     listed = await _kgwe("agent", "list", "--kubeconfig", str(bed.cluster.kubeconfig), "-o", "json")
     (row,) = [each for each in msgspec.json.decode(listed) if each["name"] == machine.node.name]
@@ -91,7 +92,7 @@ async def test_while_nothing_changes_nothing_is_written_but_the_heartbeat(bed: A
     # A restarted agent finds everything as it is, and has nothing to say.
     assert machine.stop() == 0
     machine.start(bed.kubeconfig, **QUICK)
-    async with AgentClient(machine.address) as client:
+    async with AgentClient(machine.address, PATIENT) as client:
         await _answers(client)
         await asyncio.sleep(1.5)
         assert (await client.ping()).problems == []
@@ -116,7 +117,7 @@ async def test_the_api_server_may_go_and_come_back(bed: AgentBed):
     await published(bed, machine)
     bed.cluster.kill(components.APISERVER)
     machine.hardware.set_link(2, 0, up=0)
-    async with AgentClient(machine.address) as client:
+    async with AgentClient(machine.address, PATIENT) as client:
         await _until_links(client, 17)
         assert (await client.ping()).driver_ready, "the agent lives without an API server"
     await asyncio.to_thread(bed.cluster.restart, components.APISERVER)

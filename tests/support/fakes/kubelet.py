@@ -291,7 +291,7 @@ class Kubelet:
             response_deserializer=plugin_pb.PreferredAllocationResponse.FromString,
         )
         try:
-            reply = await ask(request, timeout=5)
+            reply = await ask(request, timeout=PATIENCE_S)
         except grpc.aio.AioRpcError as exc:
             raise Refused(str(exc.details())) from exc
         return list(reply.container_responses[0].deviceIDs)
@@ -305,7 +305,7 @@ class Kubelet:
             response_deserializer=plugin_pb.AllocateResponse.FromString,
         )
         try:
-            reply = await ask(request, timeout=5)
+            reply = await ask(request, timeout=PATIENCE_S)
         except grpc.aio.AioRpcError as exc:
             raise Refused(f"{exc.code().name}: {exc.details()}") from exc
         return reply.container_responses[0]

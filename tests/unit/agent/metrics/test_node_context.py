@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from types import SimpleNamespace
 from typing import Any
 
 from tests.support.builders.samples import A100, card, cut_into, machine, reading
+from tests.support.patience import until
 
 from kgwe.apps.agent.metrics import node_context
 from kgwe.apps.agent.metrics.node_context import NodeContext
@@ -45,10 +45,12 @@ async def test_processes_have_the_names_of_their_pods_static_ones_too(tmp_path):
     assert known[1].metadata.annotations == {"kubernetes.io/config.hash": HASH}
     source: Any = SimpleNamespace(pods=lambda: known)
     seen = NodeContext(tmp_path, pods=source)
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(seen.run(60), 0.2)
     processes = tuple(Process(pid) for pid in (11, 12, 13, 14))
-    assert seen.take_surroundings([reading(0, processes=processes)]).pods == {11: "team/a", 12: "team/b", 13: "f" * 32}
+    named = {11: "team/a", 12: "team/b", 13: "f" * 32}
+    running = asyncio.create_task(seen.run(60))
+    await until(lambda: seen.take_surroundings([reading(0, processes=processes)]).pods == named)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 def test_clients_only_their_mps_server_knows_have_pods_too(tmp_path):
