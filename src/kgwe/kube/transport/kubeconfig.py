@@ -79,7 +79,7 @@ class Connection(NamedTuple):
 def read_connection(kubeconfig: Path | str | None, context: str | None = None) -> Connection:
     """Return how a kubeconfig authenticates, for another server of the same users; Permanent if it cannot be used."""
     try:
-        params: dict[str, Any] = ConnectionParams(timeout=_TIMEOUT).httpx_params(_load(kubeconfig, context))
+        params: dict[str, Any] = ConnectionParams().httpx_params(_load(kubeconfig, context))
     except (ConfigError, OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as exc:
         raise errors.Permanent(f"reading kubeconfig: {exc}; {_NEXT_STEP}") from exc
     trust = params.get("verify")
