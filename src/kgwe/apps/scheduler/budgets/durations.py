@@ -27,6 +27,14 @@ class Durations(NamedTuple):
     is_assumed: bool = False
     """Nothing is known about the run time."""
 
+    def join(self, other: Durations) -> Durations:
+        """Return the longer of both times."""
+        return Durations(
+            max(self.expected_s, other.expected_s),
+            max(self.longest_s, other.longest_s),
+            self.is_assumed or other.is_assumed,
+        )
+
 
 def estimate_durations(
     declared_s: float | None, predicted: RunTime | None, deadline_s: int | None, unknown_s: int

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kgwe.apps.scheduler.budgets.durations import Durations
 from kgwe.costing.budgets.admission import Demand, Measure, Policy
 from kgwe.costing.budgets.encumbrances import Encumbrance, EncumbranceBook
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from kgwe.apps.scheduler.budgets.durations import Durations
     from kgwe.cluster.budgets.rules import BudgetRule
     from kgwe.costing.budgets.admission import Spend
     from kgwe.costing.rates import HourlyRate
@@ -80,7 +80,7 @@ class EncumbranceTable:
         """Add an admission; one of the same owner and second counts as one together with those before."""
         before = self._admissions.get(admission.key)
         if before is not None and before.ended_s is None:
-            longer = Durations(*map(max, before.durations, admission.durations))
+            longer = before.durations.join(admission.durations)
             admission = replace(admission, rate=before.rate.plus(admission.rate), durations=longer)
         self._put(admission)
         self._running.setdefault(admission.owner, set()).add(admission.key)
