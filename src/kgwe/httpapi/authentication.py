@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kgwe.httpapi import problems
+from kgwe.httpapi.limits import RateLimiter
 from kgwe.kube.api.resources import Resource
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ TOKEN_REVIEW: Final[Resource[Any]] = Resource(
 # A token that is revoked keeps working for this long; one that was refused is asked about again after the second.
 _VALID_S: Final = 10.0
 _INVALID_S: Final = 2.0
+_REFUSALS_PER_S: Final = 5.0
+_REFUSALS_BURST: Final = 20
 _MOST_TOKENS: Final = 4096
 _LONGEST_TOKEN: Final = 16_384
 
@@ -69,19 +72,25 @@ class TokenAuthenticator:
         self._clock = clock
         # Hash of a token -> (until when it counts, the user or why there is none).
         self._known: OrderedDict[bytes, tuple[float, User | str]] = OrderedDict()
+        # Refused tokens by address of the client: guessing asks the API server no more often than this.
+        self._refusals = RateLimiter(_REFUSALS_PER_S, _REFUSALS_BURST, clock=clock)
 
     async def authenticate(self, request: Asked) -> User:
         """Return the user of the request's bearer token."""
-        return await self.authenticate_token(read_token(request))
+        client = getattr(request, "client", None)
+        return await self.authenticate_token(read_token(request), client.host if client is not None else "")
 
-    async def authenticate_token(self, token: str) -> User:
-        """Return the user of a token; raise a Problem with 401 if it is not valid."""
+    async def authenticate_token(self, token: str, address: str = "") -> User:
+        """Return the user of a token; raise a Problem with 401 if it is not valid, 429 for an address that guesses."""
         if len(token) > _LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             raise problems.unauthorized("the token is malformed")
         key = hashlib.blake2b(token.encode(), digest_size=32).digest()
         known = self._known.get(key)
         if known is None or known[0] <= self._clock():
+            self._refusals.check(address)
             found = await self._review(token)
+            if isinstance(found, str):
+                self._refusals.take(address)
             until = self._clock() + (_VALID_S if isinstance(found, User) else _INVALID_S)
             known = self._known[key] = until, found
             self._known.move_to_end(key)

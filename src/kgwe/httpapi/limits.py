@@ -29,14 +29,18 @@ class RateLimiter:
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, name: str) -> None:
-        """Take a token; raise a Problem with 429 if there is none."""
+    def check(self, name: str) -> float:
+        """Return the tokens that are left, and take none; raise a Problem with 429 if there is none."""
         now = self._clock()
         tokens, filled = self._buckets.get(name, (float(self._burst), now))
         tokens = min(tokens + (now - filled) * self._per_s, float(self._burst))
         if tokens < 1:
             raise problems.too_many(int((1 - tokens) / self._per_s) + 1)
-        self._buckets[name] = tokens - 1, now
+        return tokens
+
+    def take(self, name: str) -> None:
+        """Take a token; raise a Problem with 429 if there is none."""
+        self._buckets[name] = self.check(name) - 1, self._clock()
         self._buckets.move_to_end(name)
         while len(self._buckets) > _MOST_CLIENTS:
             self._buckets.popitem(last=False)

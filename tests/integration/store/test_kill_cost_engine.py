@@ -42,17 +42,19 @@ def _drop_tables(url: str) -> None:
 
 def _kill_server(server: Any) -> None:
     """Kill PostgreSQL, and start it again. It may need some time until the memory of its old processes is free."""
-    os.kill(server.get_pid(), signal.SIGKILL)
+    killed = server.get_pid()
+    os.kill(killed, signal.SIGKILL)
     end = time.monotonic() + PATIENCE_S
     while True:
         try:
             server.ensure_postgres_running()
+            if server.get_pid() != killed:
+                return
         except (subprocess.SubprocessError, AssertionError):
             if time.monotonic() > end:
                 raise
-            threading.Event().wait(0.2)
-        else:
-            return
+        assert time.monotonic() < end, "the killed server still runs"
+        threading.Event().wait(0.2)
 
 
 class _Day:

@@ -42,6 +42,8 @@ async def test_it_counts_and_tells_metrics(world):
     assert 'kgwe_gpu_cost_per_hour_dollars{namespace="ml",team="vision"} 1.5' in told
     assert 'kgwe_gpu_cost_fleet_per_hour_dollars{line="fleet"} 6.0' in told
     assert "gpu_autoscaler_hourly_cost_rate_usd 6.0" in told
+    series = 'gpu_autoscaler_pod_cost_usd{capacity_type="on-demand",gpu_type="L40S",namespace="ml",pod="a"}'
+    assert f"{series} {150 / 3600}" in told
     assert f"gpu_autoscaler_total_cost_usd {6.0 * 110 / 3600}" in told
     assert "kgwe_gpu_cost_unbalanced_dollars 0.0" in told
     counted = "kgwe_gpu_cost_counted_until_timestamp_seconds"

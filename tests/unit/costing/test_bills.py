@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgwe import errors
+from kgwe.costing.bills import reconcile as reconciling
 from kgwe.costing.bills.lines import parse_amount, read_bill, snake
 from kgwe.costing.bills.reconcile import Cause, NodeHour, NodeHourKey, reconcile, round_amounts
 from kgwe.costing.money import HOUR_S, TICKS
@@ -105,7 +106,28 @@ def _time(at_s: int) -> str:
     return f"2023-11-{15 + day:02}T{rest // 3600:02}:00:00Z"
 
 
-def test_each_difference_is_named_and_the_restated_sum_is_the_bill():
+def to_focus(row: Row) -> Row:
+    """The same line as a FOCUS file has it."""
+    cells = row.cells
+    kind = (cells["lineItem/UsageType"] or "").partition(":")[2]
+    return Row(
+        row.where,
+        FOCUS
+        | {
+            "BilledCost": cells["lineItem/UnblendedCost"],
+            "ChargePeriodStart": cells["lineItem/UsageStartDate"],
+            "ChargePeriodEnd": cells["lineItem/UsageEndDate"],
+            "ResourceId": cells["lineItem/ResourceId"],
+            "ChargeCategory": cells["lineItem/LineItemType"],
+            "SkuPriceDetails": f'{{"InstanceType":"{kind}"}}',
+            "ConsumedQuantity": cells["lineItem/UsageAmount"],
+            "ConsumedUnit": "Hours",
+        },
+    )
+
+
+@pytest.mark.parametrize("translate", [lambda row: row, to_focus], ids=["CUR", "FOCUS"])
+def test_each_difference_is_named_and_the_restated_sum_is_the_bill(translate):
     hourly = 55_040_000
     metered = {NodeHourKey("n1", H0 + hour): NodeHour(hourly * HOUR_S, HOUR_S, "p5.48xlarge") for hour in range(24)}
     metered |= {NodeHourKey("n2", H0 + hour): NodeHour(0, HOUR_S, "x9.new", is_unpriced=True) for hour in range(3)}
@@ -115,7 +137,7 @@ def test_each_difference_is_named_and_the_restated_sum_is_the_bill():
     rows = [line("i-1", hour, discounted) for hour in range(24) if hour not in {5, 6}]
     rows += [line("i-2", 0, "30.0000000004", 3, {"lineItem/UsageType": "BoxUsage:x9.new"})]
     rows += [line("i-9", 2, "1.25"), line("", 0, "-7.50", 1, {"lineItem/LineItemType": "Credit"})]
-    bill = read_bill(rows)
+    bill = read_bill([translate(row) for row in rows])
     found = reconcile(bill, metered, {"i-1": "n1", "i-2": "n2", "i-3": "n3"})
     assert found.billed_micros == sum(each.billed_micros for each in found.restated)
     assert found.billed_micros == 22 * 53_388_800 + 30_000_000 + 1_250_000 - 7_500_000
@@ -129,6 +151,15 @@ def test_each_difference_is_named_and_the_restated_sum_is_the_bill():
     assert by_cause[Cause.NO_RESOURCE].billed_micros == -7_500_000
     known = reconcile(bill, metered, {"i-1": "n1", "i-2": "n2"}, only_known=True)
     assert known.billed_micros == 22 * 53_388_800 + 30_000_000
+
+
+def test_many_lines_of_one_time_count_together_and_too_many_hours_are_refused(monkeypatch):
+    rows = [line("i-1", 0, "0.01", 24) for _ in range(1000)]
+    found = reconcile(read_bill(rows), {}, {"i-1": "n1"})
+    assert (found.billed_micros, len(found.restated)) == (10_000_000, 24)
+    monkeypatch.setattr(reconciling, "_MOST_HOURS", 23)
+    with pytest.raises(errors.Permanent, match="split it by month"):
+        reconcile(read_bill(rows), {}, {"i-1": "n1"})
 
 
 def test_a_bill_for_other_seconds_is_a_difference_of_duration():

@@ -253,6 +253,9 @@ class CostEngine:
         assert self._ledger is not None  # noqa: S101 -- set on entry
         assert self._meter is not None  # noqa: S101
         metrics = self._metrics
+        since_s = max(metrics.counted_until_s, self._started_s)
+        if until_s > since_s:
+            metrics.add_pods(fresh, since_s, until_s)
         metrics.counted_until_s = until_s
         metrics.segments += written
         metrics.node_failures = self._meter.failures

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from kgwe.costing.money import MICROS, TICKS
-from kgwe.costing.segments import Bucket
+from kgwe.costing.segments import HELD, Bucket
 from kgwe.telemetry.reconciles import ReconcileMetrics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from prometheus_client import Metric
 
     from kgwe.costing.books import Books
+    from kgwe.costing.segments import Segment
 
 _DOLLAR: Final = MICROS * TICKS
 _BUCKETS: Final = {
@@ -28,6 +29,19 @@ _BUCKETS: Final = {
     Bucket.RESERVED_IDLE: "reserved-idle",
     Bucket.QUOTA_HELD: "quota-held",
 }
+
+
+# More would be a burden for Prometheus; the ledger has all.
+_MOST_PODS: Final = 5_000
+
+
+class PodSeries(NamedTuple):
+    """The labels that dashboards of the GPU Autoscaler select on."""
+
+    namespace: str
+    pod: str
+    gpu_type: str
+    capacity_type: str
 
 
 class Metrics(Collector):
@@ -43,6 +57,8 @@ class Metrics(Collector):
         self.node_failures = 0
         self.unbalanced = 0
         self.prices_fetched_s: dict[str, int] = {}
+        self.pods: dict[PodSeries, int] = {}
+        """Ticks of the pods that hold GPUs now, since this replica leads."""
         self._totals: dict[tuple[str, str], int] = {}
         self._buckets: dict[Bucket, int] = {}
         self.registry = CollectorRegistry()
@@ -50,6 +66,17 @@ class Metrics(Collector):
             collector(registry=self.registry)
         self.rounds = ReconcileMetrics(self.registry, "kgwe-cost-engine")
         self.registry.register(self)
+
+    def add_pods(self, segments: Iterable[Segment], since_s: int, until_s: int) -> None:
+        """Add what pods cost since the last count; pods that hold nothing any more are forgotten."""
+        found: dict[PodSeries, int] = {}
+        for each in segments:
+            if each.end_s == until_s and each.seconds and each.bucket in HELD and each.holder and each.piece.gpu:
+                holder, piece = each.holder, each.piece
+                key = PodSeries(holder.account.namespace, holder.pod, piece.model, piece.capacity)
+                added = each.rate * (until_s - max(each.start_s, since_s))
+                found[key] = found.get(key, self.pods.get(key, 0)) + added
+        self.pods = found
 
     def set_totals(self, books: Books, totals: dict[tuple[str, str], int]) -> None:
         """Set the totals of the ledger. A correction of the last minutes never lets a counter fall."""
@@ -101,6 +128,14 @@ class Metrics(Collector):
             "The same as the line fleet of kgwe_gpu_cost_fleet_per_hour_dollars.",
             rate_usd,
         )
+        pods = GaugeMetricFamily(
+            "gpu_autoscaler_pod_cost_usd",
+            "Cost of a pod that holds GPUs now, since this replica leads.",
+            labels=PodSeries._fields,
+        )
+        for series, ticks in sorted(self.pods.items())[:_MOST_PODS]:
+            pods.add_metric(series, ticks / _DOLLAR)
+        yield pods
         fetched = GaugeMetricFamily(
             "kgwe_gpu_cost_prices_fetched_timestamp_seconds",
             "When a price list was last read; older than two hours: the prices are stale.",

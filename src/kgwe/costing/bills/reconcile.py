@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from kgwe import errors
 from kgwe.costing import money
 from kgwe.costing.money import HOUR_S, TICKS
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 # Bills round to a second or a minute: less is no difference in time.
 _SAME_S: Final = 60
+# A year of 200 nodes. More take minutes, in which the engine restates nothing else.
+_MOST_HOURS: Final = 2_000_000
+_Key = TypeVar("_Key")
 _PERMILLE: Final = 1000
 
 
@@ -152,27 +156,51 @@ def round_amounts(amounts: Sequence[Fraction]) -> list[int]:
     return parts
 
 
+class _Span(NamedTuple):
+    """Lines of one node and time count together: a bill may have very many of them."""
+
+    node: str
+    start_s: int
+    end_s: int
+
+    @property
+    def hours(self) -> range:
+        return range(self.start_s // HOUR_S, (self.end_s - 1) // HOUR_S + 1)
+
+
 def _sum_by_hour(lines: Iterable[BillLine], nodes: Mapping[str, str]) -> dict[NodeHourKey, _Amount]:
-    found: dict[NodeHourKey, _Amount] = {}
+    spans: dict[_Span, _Amount] = {}
     for line in lines:
-        node = nodes.get(line.resource, line.resource)
-        for hour, share in _list_hours(line):
-            key = NodeHourKey(node, hour)
-            before = found.get(key) or _Amount(Fraction(), None, "")
-            seconds = None if line.used_s is None else round(line.used_s * share)
-            found[key] = _Amount(
-                before.micros + line.micros * share,
-                before.used_s if seconds is None else (before.used_s or 0) + seconds,
-                before.instance_type or line.instance_type,
-            )
+        span = _Span(nodes.get(line.resource, line.resource), line.start_s, line.end_s)
+        _add(spans, span, _Amount(line.micros, line.used_s, line.instance_type))
+    count = sum(len(span.hours) for span in spans)
+    if count > _MOST_HOURS:
+        raise errors.Permanent(
+            f"the bill has {count:,} hours of lines, more than {_MOST_HOURS:,}: split it by month or by account"
+        )
+    found: dict[NodeHourKey, _Amount] = {}
+    for span, amount in spans.items():
+        for hour, share in _list_hours(span):
+            seconds = None if amount.used_s is None else round(amount.used_s * share)
+            part = _Amount(amount.micros * share, seconds, amount.instance_type)
+            _add(found, NodeHourKey(span.node, hour), part)
     return found
 
 
-def _list_hours(line: BillLine) -> Iterator[tuple[int, Fraction]]:
-    """Yield the hours of a line with their share of it, by time."""
-    length = line.end_s - line.start_s
-    for hour in range(line.start_s // HOUR_S, (line.end_s - 1) // HOUR_S + 1):
-        seconds = min(line.end_s, (hour + 1) * HOUR_S) - max(line.start_s, hour * HOUR_S)
+def _add(found: dict[_Key, _Amount], key: _Key, more: _Amount) -> None:
+    before = found.get(key)
+    if before is None:
+        found[key] = more
+        return
+    used_s = before.used_s if more.used_s is None else (before.used_s or 0) + more.used_s
+    found[key] = _Amount(before.micros + more.micros, used_s, before.instance_type or more.instance_type)
+
+
+def _list_hours(span: _Span) -> Iterator[tuple[int, Fraction]]:
+    """Yield the hours of a time with their share of it."""
+    length = span.end_s - span.start_s
+    for hour in span.hours:
+        seconds = min(span.end_s, (hour + 1) * HOUR_S) - max(span.start_s, hour * HOUR_S)
         yield hour, Fraction(seconds, length)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe.monitoring.rules import (
     cost_alerts,
+    cost_series,
     gpu_alerts,
     gpu_series,
     platform_alerts,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 FILES: Final[Mapping[str, tuple[Group, ...]]] = {
     "recording.yaml": (gpu_series.GROUP, scheduling_series.GROUP),
+    "cost.yaml": (cost_series.GROUP,),
     "alerts.yaml": (
         scheduling_alerts.GROUP,
         gpu_alerts.GROUP,

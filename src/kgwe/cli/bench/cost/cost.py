@@ -26,7 +26,7 @@ def run(*, segments: int = 1_000_000, url: str = "", seed: int = 1, json: Json =
     segments
         Segments of the month that is stored.
     url
-        An empty PostgreSQL database; default: a SQLite file in a temporary folder.
+        An empty PostgreSQL database, to measure beside SQLite in the same run.
     seed
         Seed of the segments.
     """
