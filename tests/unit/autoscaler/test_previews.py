@@ -39,6 +39,7 @@ def test_a_preview_shows_the_plan_its_price_and_what_stays_unmet() -> None:
         assert [(each.pool, each.count) for each in found.status.plan] == [("h100", 1)]
         assert found.price_micro == 55_040_000
         assert [each.reason for each in found.status.unmet] == ["NoPoolFits"]
+        assert "1 × with another GPU model (h100)" in found.status.unmet[0].message
 
     run(test)
 

@@ -193,3 +193,21 @@ def test_an_instance_that_nothing_explains_is_reported_and_returned_when_it_neve
         assert status.orphans == ()
 
     run(test, CloudRules(never_join=1))
+
+
+def test_a_gang_that_can_never_start_keeps_no_idle_node_though_its_pods_would_fit() -> None:
+    async def test(bed: ScalingBed) -> None:
+        await bed.add_policy({**H100, "maxSize": 1})
+        name = await bed.add_pod(8)
+        await bed.round(121)
+        await bed.round(2)
+        await bed.delete_pod(name)
+        await bed.add_gang(3)
+        await bed.round(300)
+        status = await bed.round(400)
+        assert [each.reason for each in status.unmet] == ["PoolLimitReached"]
+        assert "Drain" in {each.action for each in status.actions}
+        status = await bed.round(1)
+        assert "UndoDrain" not in {each.action for each in status.actions}
+
+    run(test)

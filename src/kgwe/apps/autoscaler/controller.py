@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from kgwe.kube.client.client import KubeClient
     from kgwe.placement.fleet.snapshot import Snapshot
     from kgwe.placement.planning.ask import Ask
+    from kgwe.scaling.purchase.pools import Unmet
 
 log = structlog.get_logger(__name__)
 
@@ -72,6 +73,8 @@ class _PolicyMemory:
     idle: removal.IdleClock = field(default_factory=removal.IdleClock)
     spot: SpotObserver = field(default_factory=SpotObserver)
     plans: PlanBook = field(default_factory=PlanBook)
+    unmet: tuple[Unmet, ...] = ()
+    """What the last plan bought nothing for."""
     choices: dict[str, str] = field(default_factory=dict)
     """Owner -> spot, wait or on-demand, as announced last."""
     strays: frozenset[str] = frozenset()
@@ -546,6 +549,7 @@ class Controller:
             ).plan(demand)
             found.orders = found.orders or planned.orders
             found.unmet, found.verdicts = planned.unmet, planned.verdicts
+            each.memory.unmet = planned.unmet
             seated = set(planned.settled)
             if not planned.orders or not each.acts:
                 return seated
@@ -616,7 +620,10 @@ class Controller:
         if not each.acts or not demand.asks:
             return False
         remover = removal.Remover(self._client, each.report)
-        undone = removal.find_drains_to_undo(each.found.census, demand.asks, self._cluster.view)
+        unmet = {one.owner for one in each.memory.unmet}
+        draining = each.found.census.list_in(Stage.DRAINING)
+        asks = removal.without_hopeless(demand.asks, unmet, self._cluster.view) if draining else ()
+        undone = removal.find_drains_to_undo(each.found.census, asks, self._cluster.view)
         for bought in undone:
             await remover.undo_drain(bought, "something waits that fits on it")
         return bool(undone)
@@ -651,7 +658,9 @@ class Controller:
         wait_s = self._find_cooldown(each.policy.status.lastScaleDownTime, spec.scaleDownCooldownSeconds, each)
         if wait_s > 0:
             return
-        wanted = removal.find_wanted([one.node for one in planned.removals], demand.asks, self._cluster.view)
+        unmet = {one.owner for one in found.unmet}
+        asks = removal.without_hopeless(demand.asks, unmet, self._cluster.view) if planned.removals else ()
+        wanted = removal.find_wanted([one.node for one in planned.removals], asks, self._cluster.view)
         found.kept |= dict.fromkeys(wanted, ("Wanted", "something waits that fits on it"))
         by_name = {one.name: one for one in found.census.nodes}
         for each_removal in planned.removals:

@@ -125,7 +125,12 @@ async def send_launch(
         )  # fmt: skip
         return Launched(None, (), missing)
     if not instances:
-        return Launched(None, (), setback)
+        # Without a pause the next round would ask again at once, for ever.
+        silent = Setback(
+            offer, LaunchErrorKind.NO_CAPACITY, "the provider returned neither instances nor an error", now_s,
+            generation=policy.metadata.generation,
+        )  # fmt: skip
+        return Launched(None, (), setback or silent)
     return Launched(msgspec.structs.replace(record, sent=True, count=len(instances)), instances, setback)
 
 

@@ -19,13 +19,16 @@ from kgwe.kube.api import resources, timestamp
 from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.kube.client.eviction import evict_pod
 from kgwe.placement.fleet.snapshot import Snapshot
+from kgwe.placement.live.scratch import ScratchFleet
+from kgwe.placement.planning.plan import Plan
+from kgwe.placement.planning.planner import make_plan
 from kgwe.placement.pod.fit import Fitter
 from kgwe.placement.pod.fit_status import FitStatus
 from kgwe.scaling.lifecycle import Stage
 from kgwe.scaling.removal import Keep, NodeUse, RemovalPlan, RemovalSettings, plan_removals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from kgwe.apps.autoscaler.census import BoughtNode, Census
     from kgwe.apps.autoscaler.demand import Demand
@@ -35,11 +38,14 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy
     from kgwe.kube.client.client import KubeClient
+    from kgwe.model.network.domains import Tree
     from kgwe.placement.planning.ask import Ask
 
 log = structlog.get_logger(__name__)
 
 _S_PER_MIN: Final = 60.0
+#: Different gangs that are tried on the empty fleet in a round.
+_MOST_TRIED: Final = 16
 #: Why a node is drained.
 IDLE, UNDERUSED, BROKEN, TO_SPOT = "Idle", "Underused", "GPUsFailed", "ReturnToSpot"
 
@@ -53,6 +59,14 @@ class Checkpoint(Protocol):
     """Asks pods of a node to save their work, and returns when they have or the time is over."""
 
     async def __call__(self, node: str, pods: Sequence[core.Pod], /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _EmptyFleet:
+    """All nodes without pods, and their network."""
+
+    snapshot: Snapshot
+    tree: Tree
 
 
 @dataclass(slots=True)
@@ -133,6 +147,28 @@ def find_wanted(names: Sequence[str], asks: Sequence[Ask], view: View) -> frozen
         if any(fitter.check_nodes(request)[0] == FitStatus.FITS for request in requests):
             found.add(name)
     return frozenset(found)
+
+
+def without_hopeless(asks: Sequence[Ask], unmet: Collection[str], view: View) -> list[Ask]:
+    """Return the asks without gangs for which nothing is bought and that would not fit on the empty fleet either.
+
+    Their single pods may fit on an idle node, but waiting for the others never ends. `unmet`: owners of such asks.
+    """
+    nodes = [replace(node, ready=True, cordoned=False) for node in view.fleet.snapshot.nodes]
+    empty = ScratchFleet(_EmptyFleet(Snapshot.from_nodes(nodes), view.fleet.tree)) if nodes else None
+    known: dict[Ask, bool] = {}
+
+    def could_start(ask: Ask) -> bool:
+        if ask.owner not in unmet or (ask.gang is None and ask.pods == 1 and not ask.divisible) or empty is None:
+            return True
+        same = ask.without_identity()
+        if same not in known and len(known) >= _MOST_TRIED:
+            return True
+        if same not in known:
+            known[same] = isinstance(make_plan(empty, ask, explain=False), Plan)
+        return known[same]
+
+    return [ask for ask in asks if could_start(ask)]
 
 
 def is_broken(node: core.Node) -> bool:

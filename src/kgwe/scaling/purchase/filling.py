@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kgwe.model.units.phrasing import list_names
 from kgwe.placement.fleet.node import SpotPolicy
 from kgwe.placement.fleet.snapshot import Snapshot
 from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.pod.fit_status import FitStatus
+from kgwe.placement.pod.wording import describe_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +54,16 @@ class NodeFiller:
                 found[self._snapshot.spot] = 0
             counts[:, number] = found
         return counts
+
+    def describe_misfits(self, request: Request) -> str:
+        """Return why a pod fits on no node of any pool: `2 × insufficient GPUs (h100, l40s)`."""
+        misfits: dict[str, list[str]] = {}
+        for node, code in zip(self._snapshot.nodes, self._fitter.check_nodes(request), strict=True):
+            pool = node.name.partition("/")[0].removesuffix("-new-0")
+            misfits.setdefault(describe_status(FitStatus(int(code)), request.gpus), []).append(pool)
+        return "; ".join(
+            f"{len(pools)} × {why} ({list_names(list(dict.fromkeys(pools)))})" for why, pools in misfits.items()
+        )
 
     def fill(self, pool: int, wanted: Counts) -> tuple[Counts, tuple[tuple[int, Grant], ...]]:
         """Return how many pods of each class fit, of at most `wanted`, and the class and grant of each. Large first."""

@@ -136,7 +136,11 @@ class PurchasePlanner:
                 return
         if offers:
             reason = UnmetReason.TOPOLOGY
-        self._refuse(ask.owner, reason, f"a gang of {len(requests)} pods is bought whole or not at all")
+        text = f"a gang of {len(requests)} pods is bought whole or not at all"
+        if reason is UnmetReason.NO_POOL and self.pools:
+            filler = self._fillers[tuple(dict.fromkeys(requests))]
+            text = "; ".join([text, *(filler.describe_misfits(each) for each in filler.classes)])
+        self._refuse(ask.owner, reason, text)
 
     def _top_up_gang(self, ask: Ask, pods: int, whole: int | None) -> bool:
         """Buy only what a gang needs beside the free nodes of the fleet, if that is cheaper than all of it."""
@@ -237,8 +241,11 @@ class PurchasePlanner:
             reason = UnmetReason.LIMIT if filler.alone[:, number].any() else UnmetReason.NO_POOL
             if reason is UnmetReason.LIMIT and self.budget is not None and self._is_over_budget():
                 reason = UnmetReason.BUDGET
+            text = f"no node can be bought for a pod that asks for {_describe(each)}"
+            if reason is UnmetReason.NO_POOL and self.pools:
+                text = f"{text}: {filler.describe_misfits(each)}"
             for ask in queues[number]:
-                self._refuse(ask.owner, reason, f"no node can be bought for a pod that asks for {_describe(each)}")
+                self._refuse(ask.owner, reason, text)
 
     def _take_batch(self, filler: NodeFiller, batch: Batch, queues: Sequence[Iterator[Ask]]) -> None:
         pool = self.pools[batch.pool]
