@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
 
 
 @pytest.fixture(scope="module")
 def bed(cluster_root: Path) -> Iterator[RealBed]:
     skip_without_node()
     with RealBed(f"test-{os.getpid()}-real", cluster_root) as made:
-        made.node.start()
+        made.node.start(dra=True)
         yield made
 
 
@@ -106,9 +108,57 @@ def test_an_init_container_and_its_pod_share_the_planned_gpus(bed: RealBed):
     bed.clear()
 
 
+def test_dra_workloads_get_exactly_the_planned_gpus(bed: RealBed):
+    _run_claims(bed, 6, random.Random(3))
+
+
+@pytest.mark.soak
+def test_fifty_dra_workloads_get_exactly_the_planned_gpus(bed: RealBed):
+    _run_claims(bed, 50, random.Random(5))
+
+
+def _run_claims(bed: RealBed, count: int, rng: random.Random) -> None:
+    for number in range(count):
+        bed.submit(f"d{number}", rng.choice((1, 1, 2, 3, 4)), seconds=1, deviceMode="DRA")
+    bed.until(lambda: set(bed.phases().values()) == {"Succeeded"}, patience_s=120 + 6 * count)
+    exact = 0
+    for number in range(count):
+        (pod,) = bed.pods_of(f"d{number}")
+        assert "nvidia.com/gpu" not in pod["spec"]["containers"][0]["resources"].get("limits", {})
+        exact += bed.printed_uuids(pod) == bed.planned_uuids(pod) != set()
+    assert exact == count
+    bed.clear()
+    bed.until(lambda: not bed.request("GET", CLAIMS)["items"])
+
+
+def test_claims_share_a_gpu_by_its_capacity(bed: RealBed):
+    bed.request_sharing(2)
+    bed.until(lambda: "gpu-7-shared" in bed.published())
+    request = {"name": "gpu", "exactly": {"deviceClassName": "shared.kgwe.nvidia.io"}}
+    template = {"metadata": {"name": "one-share"}, "spec": {"spec": {"devices": {"requests": [request]}}}}
+    bed.request("POST", TEMPLATES, template)
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "one-share"}]
+    for number in range(3):
+        pod = make_pod(f"s{number}", "echo GPUS=$NVIDIA_VISIBLE_DEVICES; sleep 600", resourceClaims=claims)
+        pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+        bed.request("POST", PODS, pod)
+    bed.until(lambda: _list_phases(bed) == ["Running"] * 3)
+    pods = bed.request("GET", PODS)["items"]
+    held = [next(iter(bed.printed_uuids(pod))) for pod in pods]
+    assert sorted(held.count(uuid) for uuid in set(held)) == [1, 2], held
+    bed.request("DELETE", f"{TEMPLATES}/one-share")
+    bed.request_sharing(None)
+    bed.clear()
+    bed.until(lambda: "gpu-7" in bed.published() and bed.allocatable() == 8)
+
+
+def _list_phases(bed: RealBed) -> list[str]:
+    return [each["status"]["phase"] for each in bed.request("GET", PODS)["items"]]
+
+
 def test_down_after_a_kill_leaves_nothing(bed: RealBed):
     """The last test of the module in which the node runs; `bed` starts it again for others."""
-    bed.node.start()
+    bed.node.start(dra=True)
     bed.request("POST", PODS, make_pod("stays", "sleep 600", 1))
     bed.until(lambda: bed.request("GET", f"{PODS}/stays")["status"]["phase"] == "Running")
     spec = bed.node.read_spec()
@@ -123,7 +173,7 @@ def test_down_after_a_kill_leaves_nothing(bed: RealBed):
     assert not bed.request("GET", PODS)["items"]
     bed.until(lambda: NAME not in {each["metadata"]["name"] for each in bed.request("GET", "/api/v1/nodes")["items"]})
     assert not bed.node.stop()
-    bed.node.start()
+    bed.node.start(dra=True)
 
 
 @pytest.mark.soak

@@ -90,8 +90,19 @@ class RealBed:
         pytest.fail(f"did not happen in {patience_s:.0f} s; last: {last}; {self._describe()}")
 
     def _describe(self) -> str:
-        events = self.kubectl("get", "events", "--sort-by=.lastTimestamp").stdout.splitlines()[-15:]
-        return "\n".join([self.kubectl("get", "gpuworkloads,pods", "-o", "wide").stdout, *events])
+        events = self.kubectl("get", "events", "--sort-by=.lastTimestamp").stdout.splitlines()[-30:]
+        kinds = "gpuworkloads.kgwe.nvidia.io,jobs,pods"
+        unfinished = [
+            line
+            for line in self.kubectl("get", kinds, "-o", "wide").stdout.splitlines()
+            if "Succeeded" not in line and "Complete" not in line
+        ]
+        logs = [
+            path.read_text(errors="replace")[-6000:]
+            for name in ("kgwe-scheduler", "node", "node-agent")
+            if (path := self.cluster.layout.log(name)).exists()
+        ]
+        return "\n".join([*unfinished, *events, *logs])
 
     # --- workloads --------------------------------------------------------------------------------------
 
@@ -138,6 +149,17 @@ class RealBed:
             return next((line for line in lines if line.startswith("GPUS=")), "")
 
         return set(self.until(read_line).partition("=")[2].split(","))
+
+    def published(self) -> set[str]:
+        """Names of the devices that claims can have."""
+        slices = self.request("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
+        return {device["name"] for each in slices for device in each["spec"]["devices"]}
+
+    def request_sharing(self, replicas: int | None) -> None:
+        """Order shares of each GPU, or whole GPUs."""
+        with self.cluster.api() as api:
+            sharing = None if replicas is None else {"replicas": replicas}
+            api.merge(f"/apis/kgwe.nvidia.io/v1/gpunodes/{NAME}", {"spec": {"sharing": sharing}})
 
     def allocatable(self, resource: str = "nvidia.com/gpu") -> int:
         try:

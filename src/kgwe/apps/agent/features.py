@@ -50,6 +50,7 @@ class _FeatureBuilder:
             "mps": self._build_mps,
             "holdings": self._build_holdings,
             "device plugin": self._build_device_plugin,
+            "dra": self._build_dra,
             "interruption": self._build_interruption,
             "checkpoint": self._build_checkpoint,
             "exporter": self._build_exporter,
@@ -138,6 +139,19 @@ class _FeatureBuilder:
             self._kubelet,
             withheld_devices=find_first(each.withheld_devices for each in self._built) or frozenset,
             on_allocation=find_first(each.on_allocation for each in self._built) or (lambda: None),
+        )
+
+    def _build_dra(self) -> Feature | None:
+        client = self._services.client
+        if client is None or not self._settings.enable_dra:
+            return None
+        from kgwe.apps.agent.dra import wiring  # noqa: PLC0415
+
+        return wiring.build_dra(
+            self._services,
+            client,
+            None if self._kubelet is None else self._kubelet.pod_resources,
+            withheld_devices=find_first(each.withheld_devices for each in self._built) or frozenset,
         )
 
     def _build_exporter(self) -> Feature | None:

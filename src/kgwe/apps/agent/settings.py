@@ -71,6 +71,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     enable_mig: bool = True
     enable_mps: bool = False
     enable_device_plugin: bool = False
+    # Publish the GPUs for ResourceClaims and prepare them. Inactive while NVIDIA's DRA driver is on the node.
+    enable_dra: bool = False
     enable_pod_resources: bool = True
     enable_checkpoints: bool = True
 
@@ -91,8 +93,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     device_plugin_prefix: str = "nvidia.com"
     # Advertise each unpartitioned GPU as this many shares (gpu.shared) instead of whole; 0: not shared.
     device_plugin_replicas: int = 0
-    # How containers get access to devices: any of env, cdi, nodes.
+    # How containers get access to devices of both kinds (device plugin and DRA): any of env, cdi, nodes.
     device_plugin_means: tuple[Literal["env", "cdi", "nodes"], ...] = ("env",)
+    # Directory, below the host's root, where the container runtime looks for CDI descriptions.
+    cdi_folder: str = "/var/run/cdi"
     # Kind of the CDI names in the node's CDI description.
     cdi_kind: str = "nvidia.com/gpu"
 

@@ -37,19 +37,21 @@ Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], 
 
 
 @app.command
-def up(*, name: Name = "kgwe", model: str = "dgx-h100", agent_setting: tuple[str, ...] = ()) -> int:
+def up(*, name: Name = "kgwe", model: str = "dgx-h100", dra: bool = False, agent_setting: tuple[str, ...] = ()) -> int:
     """Start the node, unless it already runs. It is ready when its GPUs are allocatable.
 
     Parameters
     ----------
     model
         Fleet model whose first machine the node has.
+    dra
+        Also offer the GPUs to ResourceClaims (dynamic resource allocation).
     agent_setting
         Setting of the agent, such as device_plugin_means=cdi. May be repeated.
     """
     settings = dict(each.partition("=")[::2] for each in agent_setting)
     node = RealNode(LocalCluster.attach(name))
-    node.start(model, agent_settings=settings, progress=progress.for_stream())
+    node.start(model, dra=dra, agent_settings=settings, progress=progress.for_stream())
     found = node.examine()
     terminal.write(
         f"{_describe(found)}\nImage for first pods: {BUSYBOX_IMAGE} (if busybox is static on this machine)\n"

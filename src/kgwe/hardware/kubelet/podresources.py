@@ -105,6 +105,7 @@ def _decode_container(container: pb.ContainerResources) -> ContainerDevices:
             each.pool_name,
             each.device_name,
             tuple(device.name for device in each.cdi_devices),
+            each.share_id,
         )
         for claim in container.dynamic_resources
         for each in claim.claim_resources

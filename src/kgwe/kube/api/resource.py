@@ -14,6 +14,8 @@ DRIVER: Final = "gpu.nvidia.com"
 #: device classes of that driver: whole cards, and MIG slices
 GPU_CLASS: Final = "gpu.nvidia.com"
 MIG_CLASS: Final = "mig.nvidia.com"
+#: device class of shares of GPUs; the capacity `shares` of a GPU says how many it has
+SHARED_CLASS: Final = "shared.kgwe.nvidia.io"
 #: on a ResourceClaim: which of its pod's claims it is (the API server's own constant)
 POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"
 
@@ -76,6 +78,10 @@ class DeviceResult(msgspec.Struct, frozen=True, gc=False):
     driver: str = ""
     pool: str = ""
     device: str = ""
+    #: which request of the claim it satisfies
+    request: str = ""
+    #: which share of the device, if it can be allocated several times
+    shareID: str | None = None
     #: for monitoring: the device may be allocated to another claim as well
     adminAccess: bool | None = None
 

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kgwe import errors
 from kgwe.kube.api import resources
-from kgwe.kube.api.resource import DRIVER, GPU_CLASS, MIG_CLASS
+from kgwe.kube.api.resource import DRIVER
+from kgwe.kube.translate import device_manifests
 from kgwe.model.health import health
 from kgwe.model.simfleet import inventory
-from kgwe.model.units import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kgwe.kube.api.kgwe.gpunode import GPUDevice, GPUNode
+    from kgwe.kube.api.kgwe.gpunode import GPUNode
     from kgwe.kube.api.resource import ResourceSlice
     from kgwe.kube.client.client import KubeClient
-
-_CLASSES: Final = {GPU_CLASS: "gpu", MIG_CLASS: "mig"}
 
 
 async def apply_device_classes(client: KubeClient) -> None:
     """Create the DeviceClasses of the driver; existing ones stay unchanged."""
-    for name, kind in _CLASSES.items():
-        expression = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == '{kind}'"
-        body = {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+    for body in device_manifests.list_classes():
         with contextlib.suppress(errors.AlreadyExists):
             await client.create(resources.DEVICE_CLASS, body)
 
@@ -84,55 +78,6 @@ def build_manifest(gpu_node: GPUNode, generation: int = 1) -> dict[str, Any]:
             "driver": DRIVER,
             "nodeName": name,
             "pool": {"name": name, "generation": generation, "resourceSliceCount": 1},
-            "devices": [device for card in cards for device in _list_devices(card, gpu_node)],
+            "devices": device_manifests.list_devices(gpu_node.status, cards),
         },
     }
-
-
-def _list_devices(card: GPUDevice, gpu_node: GPUNode) -> list[dict[str, Any]]:
-    driver = _format_version(gpu_node.status.driverVersion)
-    common = {
-        "productName": {"string": card.model},
-        "brand": {"string": "Nvidia"},
-        "architecture": {"string": card.architecture},
-        "cudaComputeCapability": {"version": _format_version(card.computeCapability)},
-        "driverVersion": {"version": driver},
-        "cudaDriverVersion": {"version": _format_version(gpu_node.status.cudaVersion)},
-    }
-    if card.pcie is not None and card.pcie.busID:
-        common["pcieBusID"] = {"string": card.pcie.busID}
-    if not card.mig.enabled:
-        attributes = {"type": {"string": "gpu"}, "uuid": {"string": card.uuid}, **common}
-        return [_build_device(f"gpu-{card.index}", attributes, {"memory": _format_memory(card.memoryMiB)})]
-    found = []
-    for each in card.mig.instances:
-        attributes = {
-            "type": {"string": "mig"},
-            "uuid": {"string": each.uuid},
-            "parentUUID": {"string": card.uuid},
-            "profile": {"string": each.profile},
-            **common,
-        }
-        places = {f"memorySlice{number}": "1" for number in range(each.start, each.start + each.size)}
-        name = f"gpu-{card.index}-mig-{each.instanceID}-{each.start}-{each.size}"
-        found.append(_build_device(name, attributes, {"memory": _format_memory(each.memoryMiB), **places}))
-    return found
-
-
-def _build_device(name: str, attributes: Mapping[str, Any], capacity: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "attributes": dict(attributes),
-        "capacity": {key: {"value": value} for key, value in capacity.items()},
-    }
-
-
-def _format_memory(mib: int) -> str:
-    """Return the amount as the API server formats it."""
-    return quantity.format_bytes(mib << 20)
-
-
-def _format_version(text: str) -> str:
-    """Return a semantic version: three numbers without leading zeros."""
-    numbers = [str(int(part)) for part in text.split(".") if part.isdecimal()][:3]
-    return ".".join([*numbers, *("0" for _ in range(3 - len(numbers)))])

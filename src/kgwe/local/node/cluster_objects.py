@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe.errors import NotFound
+from kgwe.kube.translate import device_manifests
 from kgwe.local.cluster import certificates
 from kgwe.local.node.addresses import DNS_ADDRESS, RELAY_PORT
 from kgwe.model.simfleet import inventory
@@ -32,6 +33,8 @@ def apply_objects(api: Api, addresses: Addresses) -> None:
     role = {"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules}
     api.apply(f"/apis/{_RBAC}/v1/clusterroles/{name}", role)
     _bind_role(api, name, name)
+    for device_class in device_manifests.list_classes():
+        api.apply(f"/apis/resource.k8s.io/v1/deviceclasses/{device_class['metadata']['name']}", device_class)
     _apply_endpoints(api, "default", "kubernetes", addresses.host, {"https": ("TCP", RELAY_PORT)})
     ports = [{"name": proto.lower(), "protocol": proto, "port": 53} for proto in ("UDP", "TCP")]
     service = {

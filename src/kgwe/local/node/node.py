@@ -86,10 +86,15 @@ class RealNode:
         self,
         model: str = "dgx-h100",
         *,
+        dra: bool = False,
         agent_settings: Mapping[str, str] | None = None,
         progress: Progress | None = None,
     ) -> NodeSpec:
-        """Start the node, or return it if it runs. `agent_settings` has the names of `apps.agent.settings`."""
+        """Start the node, or return it if it runs.
+
+        With `dra` its GPUs can also be had by ResourceClaims. `agent_settings` has the names of `apps.agent.settings`.
+        """
+        settings = {**({"enable_dra": "true"} if dra else {}), **(agent_settings or {})}
         progress = progress or Silent()
         found = programs.ensure_programs(progress)
         with self._lock.hold(timeout_s=_LOCK_TIMEOUT_S, waiting=progress.note):
@@ -100,7 +105,7 @@ class RealNode:
             with progress.step(f"Starting the real node {NAME}") as step:
                 machine = replace(inventory.expand_fleet(models.load(model), 1)[0], name=NAME)
                 step.update("files")
-                spec = self._prepare(found, machine, model, agent_settings or {})
+                spec = self._prepare(found, machine, model, settings)
                 try:
                     self._launch(spec, machine, step.update)
                 except BaseException:
@@ -219,6 +224,7 @@ class RealNode:
             "enable_device_plugin": "true",
             "discovery_interval_seconds": "5",
             "cloud": "none",
+            "cdi_folder": settings_files.CDI_FOLDER,
             **settings,
         }
         env = {f"KGWE_AGENT_{key.upper()}": value for key, value in given.items()}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SHARE_SEPARATOR: Final = "::"
 _SHARED: Final = ".shared"
 _DRIVER: Final = "gpu.nvidia.com"
+_UUID_PREFIXES: Final = ("GPU-", "MIG-")
 _DRIVER_NAME: Final = re.compile(r"gpu-(\d{1,3})(?:-mig-\d+-(\d{1,2})-\d{1,2})?")
 
 
@@ -35,6 +36,8 @@ class ClaimDevice:
     pool: str = ""
     device: str = ""
     cdi: tuple[str, ...] = ()
+    share: str = ""
+    """Which share of the device; empty: the pod has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,12 @@ def device_uuid(device: str) -> str:
     return device.partition(SHARE_SEPARATOR)[0]
 
 
+def claimed_uuids(pod: PodDevices) -> frozenset[str]:
+    """The UUIDs of the pod's devices that it has through ResourceClaims, by their CDI names."""
+    names = (name.rpartition("=")[2] for container in pod.containers for each in container.claims for name in each.cdi)
+    return frozenset(name for name in names if name.startswith(_UUID_PREFIXES))
+
+
 def devices_conflict(one: str, other: str) -> bool:
     """Whether two pods cannot have these at once: the same id, or a whole GPU and a share of it.
 
@@ -160,11 +169,11 @@ def _list_ids(pod: PodDevices, names: DeviceNames, claimed: Mapping[str, str]) -
         for each in container.claims:
             # A driver names a device as it likes; its CDI name often ends in the UUID.
             ends = [name.rpartition("=")[2] for name in each.cdi]
-            known = claimed.get(each.device) or next((end for end in ends if end.startswith(("GPU-", "MIG-"))), "")
+            known = claimed.get(each.device) or next((end for end in ends if end.startswith(_UUID_PREFIXES)), "")
             if not known and each.driver == _DRIVER:
                 known = names.find_driver_device(each.device)
             if known:
-                yield known
+                yield f"{known}{SHARE_SEPARATOR}{each.share}" if each.share else known
 
 
 def filter_resources(pods: Iterable[PodDevices], prefixes: Sequence[str]) -> tuple[PodDevices, ...]:

@@ -158,13 +158,14 @@ class DeviceAllocator:
         return found
 
     def _find_taken_otherwise(self, resource: str, listed: Sequence[PodDevices] | None) -> frozenset[str]:
-        """Return shares of GPUs that a pod holds whole, and whole GPUs of which a pod holds a share.
+        """Return shares of GPUs that a pod holds whole, whole GPUs of which a pod holds a share, and devices of claims.
 
         They date from before a change of the setting, or from another plugin. The kubelet counts them as free.
         """
         is_shared = self._stocks.get(resource, Stock()).is_shared
         held = (ids for pod in listed or () for container in pod.containers for _, ids in container.devices)
         taken = {holdings.device_uuid(each) for ids in held for each in ids if holdings.is_share(each) != is_shared}
+        taken |= {uuid for pod in listed or () for uuid in holdings.claimed_uuids(pod)}
         return frozenset(each.id for each in self._offers.get(resource, {}).values() if each.uuid in taken)
 
     async def _list_held(self) -> tuple[PodDevices, ...] | None:
@@ -246,7 +247,12 @@ def _refuse_held(wanted: frozenset[str], listed: Iterable[PodDevices] | None) ->
     """
     for pod in listed or ():
         held = {each for container in pod.containers for _, ids in container.devices for each in ids}
-        if taken := [each for each in wanted if any(holdings.devices_conflict(each, other) for other in held)]:
+        claimed = holdings.claimed_uuids(pod)
+        if taken := [
+            each
+            for each in wanted
+            if holdings.device_uuid(each) in claimed or any(holdings.devices_conflict(each, other) for other in held)
+        ]:
             raise errors.Conflict(f"{_format_ids(taken)}: held by {pod.key}")
 
 
