@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kgwe.kube.api import resources
 from kgwe.kube.api.resource import DRIVER, GPU_CLASS, MIG_CLASS, SHARED_CLASS
 from kgwe.model.units import quantity
 
@@ -27,8 +28,8 @@ def list_classes() -> Iterator[dict[str, Any]]:
     for name, kind in _TYPES.items():
         expression = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == '{kind}'"
         yield {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "DeviceClass",
+            "apiVersion": resources.DEVICE_CLASS.api_version,
+            "kind": resources.DEVICE_CLASS.kind,
             "metadata": {"name": name},
             "spec": {"selectors": [{"cel": {"expression": expression}}]},
         }
