@@ -9,9 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
@@ -38,8 +36,6 @@ KINDS: dict[str, Resource[Any]] = {
     "gpu.warp.dev": resources.WARP_GPU_WORKLOAD,
     "kgwe.nvidia.io": resources.GPU_WORKLOAD,
 }
-
-_NEW: Any = SimpleNamespace(status=None)
 
 # Seconds that tests would otherwise spend waiting.
 _QUICK = {"status_settle_seconds": "0.2"}
@@ -114,8 +110,6 @@ class Bed:
         self.nodes = Informer(client, resources.NODE)
         #: (uid, phase) in the order they were seen
         self.phases: list[tuple[str, str]] = []
-        #: uid -> how often the status of the workload changed
-        self.status_changes: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -138,8 +132,6 @@ class Bed:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _note_phase(self, change: Any) -> None:
-        if change.new is not None and change.new.status != (change.old or _NEW).status:
-            self.status_changes[change.new.metadata.uid] += 1
         if change.new is not None and change.new.status.phase:
             entry = (change.new.metadata.uid, change.new.status.phase)
             if entry not in self.phases[-50:]:
