@@ -33,7 +33,7 @@ from kgwe.monitoring.rules import catalogue
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.soak]
 
 ROOT = Path(__file__).parents[2]
 NODES = 64
