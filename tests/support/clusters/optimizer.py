@@ -126,7 +126,7 @@ class OptimizerBed:
             "KGWE_COST_RENEW_DEADLINE_SECONDS": "2",
             "KGWE_COST_RETRY_PERIOD_SECONDS": "0.5",
         }
-        return self._start("cost-engine", "", ["--store", str(self.folder / "cost.db")], env)
+        return self._start("cost", "", ["--store", str(self.folder / "cost.db")], env, "cost-engine")
 
     def scheduler(self, optimizer: str) -> Process:
         """Start a scheduler that asks this optimizer for run times."""

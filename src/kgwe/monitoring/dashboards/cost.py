@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from kgwe.monitoring.panels import Dashboard, Panel, Query, Row
-from kgwe.monitoring.promql import own, ratio
+from kgwe.monitoring.promql import own
 
-_MONTH_H: Final = 730
-_RATE: Final = own("kgwe_gpu_cost_per_hour_dollars", "namespace")
 _FLEET: Final = 'kgwe_gpu_cost_fleet_per_hour_dollars{line="fleet"}'
 
 DASHBOARD: Final = Dashboard(
@@ -21,8 +19,8 @@ DASHBOARD: Final = Dashboard(
             (
                 Panel("Cost per hour", "stat", (Query(f"max({_FLEET})"),), "currencyUSD", 5, 4),
                 Panel(
-                    "Cost of a month at this rate", "stat", (Query(f"max({_FLEET}) * {_MONTH_H}"),), "currencyUSD", 5,
-                    4,
+                    "Cost of a month at this rate", "stat", (Query("max(kgwe:fleet_cost:dollars_per_month)"),),
+                    "currencyUSD", 5, 4,
                 ),
                 Panel(
                     "Cost so far", "stat", (Query('max(kgwe_gpu_cost_fleet_dollars_total{line="fleet"})'),),
@@ -30,7 +28,7 @@ DASHBOARD: Final = Dashboard(
                 ),
                 Panel(
                     "Held by no pod", "stat",
-                    (Query(ratio('max(kgwe_gpu_cost_fleet_per_hour_dollars{line="unallocated"})', f"max({_FLEET})")),),
+                    (Query("max(kgwe:fleet_cost_unallocated:ratio)"),),
                     "percentunit", 5, 4, "Share of the cost of GPUs that no pod holds", (0.2, 0.5),
                 ),
                 Panel(
@@ -44,11 +42,13 @@ DASHBOARD: Final = Dashboard(
             "Owners",
             (
                 Panel(
-                    "Cost per hour by namespace", "timeseries",
-                    (Query(f"sum by (namespace) ({_RATE})", "{{namespace}}"),), "currencyUSD", 12, stacked=True,
+                    "Cost per day by namespace", "timeseries",
+                    (Query("max by (namespace) (kgwe:namespace_cost:dollars_per_day)", "{{namespace}}"),),
+                    "currencyUSD", 12, stacked=True,
                 ),
                 Panel(
-                    "Cost per hour by team", "timeseries", (Query(f"sum by (team) ({_RATE})", "{{team}}"),),
+                    "Cost per day by team", "timeseries",
+                    (Query("max by (team) (kgwe:team_cost:dollars_per_day)", "{{team}}"),),
                     "currencyUSD", 12, stacked=True, about="The name is empty for what belongs to no team",
                 ),
                 Panel(

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgwe.monitoring.promql import ratio
+from kgwe.monitoring.promql import own, ratio
 from kgwe.monitoring.rules.types import Group, Recording
+
+_RATE: Final = own("kgwe_gpu_cost_per_hour_dollars", "namespace")
 
 GROUP: Final = Group(
     "kgwe-costs",
     recordings=(
         Recording(
             "kgwe:namespace_cost:dollars_per_day",
-            "sum by (namespace) (max by (namespace, team) (kgwe_gpu_cost_per_hour_dollars)) * 24",
+            f"sum by (namespace) (max by (namespace, team) ({_RATE})) * 24",
             "What a namespace costs per day at the present rate",
         ),
         Recording(
             "kgwe:team_cost:dollars_per_day",
-            "sum by (team) (max by (namespace, team) (kgwe_gpu_cost_per_hour_dollars)) * 24",
+            f"sum by (team) (max by (namespace, team) ({_RATE})) * 24",
             "What a team costs per day at the present rate",
         ),
         Recording(
