@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +11,8 @@ import numpy as np
 from kgwe import errors
 from kgwe.apps.autoscaler import marks, node_pods
 from kgwe.kube.api import timestamp
+from kgwe.placement.disruption.recovery import Failure, plan_recovery
+from kgwe.placement.disruption.running import Repair
 from kgwe.placement.live.scratch import ScratchFleet
 from kgwe.placement.pod.engine import Decision
 
@@ -82,29 +84,19 @@ def plan_drain(asked: DrainQuestion) -> DrainPlan:
     view = asked.view
     nodes = find_nodes(view, asked.name)
     pods = node_pods.read_node_pods(view)
-    fleet = ScratchFleet(view.fleet)
-    fleet.sync()
-    index = fleet.snapshot.index
-    stays = fleet.snapshot.ready.copy()
-    stays[[index[name] for name in nodes]] = False
-    targets = np.flatnonzero(stays)
     by_key = {pod.metadata.key: pod for held in pods.by_node.values() for pod in held}
     running = [
         each
         for each in node_pods.list_running(view, pods, 0.0, asked.now_s)
-        if fleet.snapshot.nodes[each.grant.node].name in nodes and not each.is_daemon
+        if by_key[each.name].spec.nodeName in nodes and not each.is_daemon
     ]
+    places = _Places(view, nodes)
     rows, gangs = [], []
     for each in sorted(running, key=lambda one: (node_pods.find_rank(by_key[one.name]), one.name)):
         pod = by_key[each.name]
-        found = fleet.engine.decide(each.request, candidates=targets) if len(targets) else None
-        target = ""
-        if isinstance(found, Decision):
-            fleet.snapshot.commit(found.grant)
-            target = fleet.snapshot.nodes[found.node].name
         if each.gang and each.gang not in gangs:
             gangs.append(each.gang)
-        rows.append(_describe(each, pod, target, asked.now_s))
+        rows.append(_describe(each, pod, places.find_node(each, pod), asked.now_s))
     left_s = None if asked.deadline_s is None else max(asked.deadline_s - asked.now_s, 0.0)
     return DrainPlan(
         nodes,
@@ -115,6 +107,62 @@ def plan_drain(asked: DrainQuestion) -> DrainPlan:
         "" if asked.deadline_s is None else timestamp.format_time(asked.deadline_s),
         left_s,
     )
+
+
+class _Places:
+    """Places on the nodes that stay, each in what those before have left."""
+
+    def __init__(self, view: View, nodes: Sequence[str]) -> None:
+        self._view = view
+        self._nodes = frozenset(nodes)
+        self._fleet = ScratchFleet(view.fleet)
+        self._fleet.sync()
+        snapshot = self._fleet.snapshot
+        stays = snapshot.ready.copy()
+        stays[[snapshot.index[name] for name in nodes]] = False
+        self._targets = np.flatnonzero(stays)
+        #: gang -> member -> its new node; None: what the gang requires is not known
+        self._gangs: dict[str, dict[str, str] | None] = {}
+
+    def find_node(self, each: RunningPod, pod: core.Pod) -> str:
+        """Return the node on which the pod has a place; empty: none."""
+        if each.gang:
+            uid = pod.metadata.uid
+            seat = self._view.state.seat_of(pod)
+            owner, member = (self._view.gangs.owner_of(uid), uid) if seat is None else (seat[0], str(seat[1]))
+            if owner not in self._gangs:
+                self._gangs[owner] = self._move_gang(owner)
+            moves = self._gangs[owner]
+            if moves is not None:
+                return moves.get(member, "")
+        return self._move_pod(each)
+
+    def _move_pod(self, each: RunningPod) -> str:
+        found = self._fleet.engine.decide(each.request, candidates=self._targets) if len(self._targets) else None
+        if not isinstance(found, Decision):
+            return ""
+        self._fleet.snapshot.commit(found.grant)
+        return self._fleet.snapshot.nodes[found.node].name
+
+    def _move_gang(self, owner: str) -> dict[str, str] | None:
+        """Return new nodes for the members that must leave, within what the gang requires of the network."""
+        fleet = self._fleet
+        try:
+            running = self._view.census.find(owner)
+        except errors.Permanent:
+            return None
+        held = {} if running is None else {member.name: member.grant for member in running.members}
+        if running is None or not all(grant is None or fleet.snapshot.is_booked(grant) for grant in held.values()):
+            return None
+        # Its policy says what recovery does by itself. Here the question is whether there is a place.
+        running = replace(running, repair=Repair.REPLACE_FAILED)
+        moves = plan_recovery(fleet.fitter, fleet.tree, [running], Failure(self._nodes)).moves
+        for move in moves:
+            if (grant := held[move.member]) is not None:
+                fleet.snapshot.release(grant)
+        for move in moves:
+            fleet.snapshot.commit(move.grant)
+        return {move.member: move.node for move in moves}
 
 
 def _describe(each: RunningPod, pod: core.Pod, target: str, now_s: float) -> DrainedPod:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kgwe import errors
 from kgwe.apps.autoscaler import marks
 from kgwe.cluster.workload.pdb import DisruptionBudgets
-from kgwe.cluster.workload.unpinned import strip_placement
+from kgwe.cluster.workload.unpinned import strip_placement, without_pin
 from kgwe.kube.api import timestamp
 from kgwe.kube.translate import podrequest
 from kgwe.placement.fleet.node import Gpus, Request
@@ -108,8 +108,7 @@ def _read_running(view: View, budgets: DisruptionBudgets, pod: core.Pod, min_run
     grants = fleet.grants(uid)
     obstacle = find_obstacle(pod, min_run_s, now_s)
     try:
-        found = podrequest.read_request(strip_placement(pod), pieces=fleet.shares_per_gpu(pod.spec.nodeName))
-        request = found.request
+        request = _read_request(view, pod)
     except errors.Permanent:
         request, obstacle = Request(Gpus()), "its request cannot be read"
     return RunningPod(
@@ -122,6 +121,20 @@ def _read_running(view: View, budgets: DisruptionBudgets, pod: core.Pod, min_run
         gang=_find_gang(view, pod),
         budgets=tuple(budgets.budget_of(pod)),
     )
+
+
+def _read_request(view: View, pod: core.Pod) -> Request:
+    """Return what the pod asks for, as before it got a place; Permanent if that cannot be read.
+
+    Pods of a GPUWorkload do not say all of it: the GPU model and the topology are in the spec of the workload. Its Job
+    pins its pods to their nodes, and a pod that is created again may get another node.
+    """
+    seat = view.state.seat_of(pod) if view.state.run_of(pod) is not None else None
+    known = view.census.find_request(seat[0]) if seat is not None else None
+    if known is not None:
+        return known
+    bare = strip_placement(pod if seat is None else without_pin(pod))
+    return podrequest.read_request(bare, pieces=view.fleet.shares_per_gpu(pod.spec.nodeName)).request
 
 
 def _find_gang(view: View, pod: core.Pod) -> str:

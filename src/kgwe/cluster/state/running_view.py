@@ -195,6 +195,12 @@ class RunningView:
             repair=_REPAIRS.get(RecoveryPolicy(workload.recovery), Repair.NONE),
         )
 
+    def find_request(self, owner: str) -> Request | None:
+        """What each pod of a running workload asks for by its spec, as before it got a place; None: not known."""
+        run, workload = self._state.runs.get(owner), self._state.find_workload(owner)
+        ask = self._ask_of_run(workload, run) if run is not None and workload is not None else None
+        return None if ask is None else ask.request
+
     def _ask_of_run(self, workload: Workload, run: Run) -> Ask | None:
         """What each pod of the run asks for: read from the present spec, divided as the run is."""
         key = (workload.meta.generation, run.meta.uid, run.flavor)
