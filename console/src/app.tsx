@@ -61,7 +61,13 @@ export function App() {
 function Shell({ place, session, leave }: { place: Place; session: Session; leave: () => void }) {
   const [open, setOpen] = useState(false);
   const [theme, setTheme] = useState(readTheme);
-  useEffect(() => { document.documentElement.dataset.theme = theme; try { localStorage.setItem("kgwe-theme", theme); } catch { /* private window */ } }, [theme]);
+  useEffect(() => { document.documentElement.dataset.theme = theme; }, [theme]);
+  useEffect(() => {
+    const system = matchMedia("(prefers-color-scheme: dark)"), follow = () => setTheme(readTheme());
+    system.addEventListener("change", follow);
+    return () => system.removeEventListener("change", follow);
+  }, []);
+  const choose = (wanted: string) => { setTheme(wanted); try { localStorage.setItem("kgwe-theme", wanted); } catch { /* private window */ } };
   useEffect(() => setOpen(false), [place.path]);
   useEffect(() => {
     const keys = (event: KeyboardEvent) => {
@@ -91,7 +97,7 @@ function Shell({ place, session, leave }: { place: Place; session: Session; leav
         <div class="foot">
           {live}
           <span title={session.groups.join(", ")}>{session.user}</span>
-          <div class="row"><button class="button small" onClick={() => setTheme(theme === "dark" ? "light" : "dark")}>{theme === "dark" ? "Light" : "Dark"}</button><button class="button small" onClick={leave}>Sign out</button></div>
+          <div class="row"><button class="button small" onClick={() => choose(theme === "dark" ? "light" : "dark")}>{theme === "dark" ? "Light" : "Dark"}</button><button class="button small" onClick={leave}>Sign out</button></div>
         </div>
       </aside>
       <main class="main" id="main" tabIndex={-1}>

@@ -87,6 +87,12 @@ export function Ago({ time }: { time: string | undefined }) {
   useEffect(() => { const timer = setInterval(() => tick((value) => value + 1), 10_000); return () => clearInterval(timer); }, []);
   return time ? <time dateTime={time} title={new Date(time).toLocaleString()}>{ago(time)}</time> : <></>;
 }
+/** How long something has lasted. */
+export function Age({ time }: { time: string | undefined }) {
+  const [, tick] = useState(0);
+  useEffect(() => { const timer = setInterval(() => tick((value) => value + 1), 10_000); return () => clearInterval(timer); }, []);
+  return time ? <time dateTime={time} title={new Date(time).toLocaleString()}>{span(Math.max(Date.now() - Date.parse(time), 0) / 1000)}</time> : <></>;
+}
 
 export function Pager({ next, first, more }: { next: string | undefined; first: boolean; more: (mark: string) => void }) {
   if (!next && first) return <></>;

@@ -5,7 +5,7 @@ import { go, setQuery, type Place } from "../route";
 import { Badge, Bar, Card, count, Empty, Head, money, Show, Table } from "../ui";
 
 interface Line { name: string; cost: string; used: string; idle: string; unmeasured: string; gpuHours: number }
-interface Cost { start: string; end: string; by: string; currency: string; splitMethod: string; total: string; lines: Line[]; continue?: string; books?: { fleet: string; allocated: string; idle: string; unallocated: string; reservedIdle: string } }
+interface Cost { start: string; end: string; by: string; currency: string; splitMethod: string; total: string; lines: Line[]; unpricedGpuHours?: number; continue?: string; books?: { fleet: string; allocated: string; idle: string; unallocated: string; reservedIdle: string } }
 interface Budget { namespace: string; name: string; spec: { limit: string; currency?: string; period?: string; enforcementPolicy?: string; unit?: string }; status: { currentSpend?: string; projectedSpend?: string; encumbered?: string; waitingWorkloads?: number } }
 interface Steps { data: Record<string, { totalCost: number; start: string }>[] }
 const WINDOWS: [string, string][] = [["1h", "1 hour"], ["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"], ["month", "this month"], ["lastmonth", "last month"]];
@@ -36,14 +36,14 @@ function Costs({ place }: { place: Place }) {
       {(namespace || team) && <span class="badge info">{namespace ? `namespace ${namespace}` : `team ${team}`} <button class="button small" onClick={() => setQuery({ namespace: "", team: "", by: "namespace" })}>All</button></span>}
     </div>
     <Show of={found}>{(data) => { const most = Math.max(...data.lines.map((each) => Number(each.cost)), 0.000001); return <div class="grid">
-      <section class="card stat w4"><div class="label">Pods cost</div><div class="value">{money(data.total)}</div><div class="hint">split method {data.splitMethod || "unknown"}, {data.currency || "USD"}</div></section>
+      <section class="card stat w4"><div class="label">Pods cost</div><div class="value">{money(data.total)}</div><div class="hint">split method {data.splitMethod || "unknown"}, {data.currency || "USD"}{data.unpricedGpuHours ? ` · ${count(data.unpricedGpuHours)} GPU-hours have no price and are not in these costs` : ""}</div></section>
       {data.books && <section class="card stat w8"><div class="label">Fleet {money(data.books.fleet)}</div><div class="stack"><span /><Bar label="books of the fleet" parts={[{ share: Number(data.books.allocated) / Math.max(Number(data.books.fleet), 1e-9), step: 1 }, { share: Number(data.books.idle) / Math.max(Number(data.books.fleet), 1e-9), step: 2 }, { share: Number(data.books.reservedIdle) / Math.max(Number(data.books.fleet), 1e-9), step: 4 }]} />
         <div class="legend"><span><i class="swatch f1" />allocated {money(data.books.allocated)}</span><span><i class="swatch f2" />idle {money(data.books.idle)}</span><span><i class="swatch f4" />reserved idle {money(data.books.reservedIdle)}</span><span><i class="swatch f0" />unallocated {money(data.books.unallocated)}</span></div></div></section>}
       {steps.data && <Card title="Over time"><StepChart data={steps.data.data} start={Date.parse(data.start) / 1000} end={Date.parse(data.end) / 1000} /></Card>}
       <Card title={`By ${BY.find(([key]) => key === by)?.[1] ?? by}`}>{data.lines.length ? <Table name="Costs" rows={data.lines} keyOf={(each) => each.name} columns={[
         { title: "Name", of: (each) => { const to = drill(each); return to ? <a class="name" href={to}>{each.name || "(none)"}</a> : <span class="name">{each.name || "(none)"}</span>; }, label: false },
         { title: "", of: (each) => <Bar label={`${each.name}: ${money(each.cost)}`} parts={[{ share: (Number(each.used) + Number(each.unmeasured)) / most, step: 1 }, { share: Number(each.idle) / most, step: 2 }]} />, label: false },
-        { title: "Cost", num: true, of: (each) => money(each.cost) }, { title: "Idle", num: true, of: (each) => money(each.idle) }, { title: "GPU hours", num: true, of: (each) => count(each.gpuHours) },
+        { title: "Cost", num: true, of: (each) => money(each.cost) }, { title: "Idle", num: true, of: (each) => Number(each.used) + Number(each.idle) > 0 ? money(each.idle) : "unknown" }, { title: "GPU hours", num: true, of: (each) => count(each.gpuHours) },
       ]} /> : <Empty title="No costs in this window">Pods that you may read held no priced GPUs.</Empty>}</Card>
     </div>; }}</Show>
   </>;

@@ -22,11 +22,12 @@ export function OverviewPage() {
 function Body({ data, waste, wasteMissing }: { data: Overview; waste: Waste | null; wasteMissing: boolean }) {
   const use = data.fleet, running = data.phases.Running ?? 0, waiting = (data.phases.Pending ?? 0) + (data.phases.Scheduling ?? 0);
   const shares = readShares();
+  const alerts = [...data.alerts, ...(waste?.findings.length ? [{ level: "warning", title: plural(waste.findings.length, "pod wastes", "pods waste") + " GPUs", text: waste.findings.slice(0, 6).map((each) => `${each.namespace}/${each.pod}`).join(", ") + (waste.findings.length > 6 ? ` and ${waste.findings.length - 6} more` : ""), link: "/waste" }] : [])];
   return <div class="grid">
     {use ? <Stat label="GPUs held" to="/fleet" value={<>{count(use.held)} <span class="muted">of {count(use.gpus)}</span></>} hint={use.free === null ? "free GPUs are not shown: you do not see all pods" : `${count(use.free)} free · ${count(use.unusable)} out of service`}>
       <Bar label={`${percent(use.held / Math.max(use.gpus, 1))} of GPUs held`} parts={[{ share: use.held / Math.max(use.gpus, 1), step: 1 }, { share: use.unusable / Math.max(use.gpus, 1), step: 6 }]} /></Stat>
       : <Stat label="Workloads" to="/workloads" value={count(Object.values(data.phases).reduce((a, b) => a + b, 0))} hint="you may not list nodes" />}
-    <Stat label="Dollars per hour" to="/cost" value={use?.fleetPerHour == null ? "unknown" : money(use.fleetPerHour)} hint={use?.fleetPerHour == null ? "no price of a visible node is known" : `${money(use.heldPerHour)} of it for GPUs that pods hold`} >
+    <Stat label="Dollars per hour" to="/cost" value={use?.fleetPerHour == null ? "unknown" : money(use.fleetPerHour)} hint={use?.fleetPerHour == null ? "no price of a visible node is known" : `whole nodes; GPUs that pods hold are ${money(use.heldPerHour)} of it, by number${use.unpriced ? ` · ${plural(use.unpriced, "node has", "nodes have")} no price` : ""}`} >
       {use?.fleetPerHour ? <Bar label="part that pods hold" parts={[{ share: (use.heldPerHour ?? 0) / use.fleetPerHour, step: 3 }]} /> : null}</Stat>
     <Stat label="Waiting" to="/queue" value={count(waiting)} hint={`${plural(running, "workload")} running`} />
     <Stat label="Waste per hour" to="/waste" value={waste ? money(waste.savingPerHour) : wasteMissing ? "unknown" : "…"} hint={waste ? plural(waste.findings.length, "finding") : wasteMissing ? "no optimizer answers" : ""} />
@@ -34,7 +35,7 @@ function Body({ data, waste, wasteMissing }: { data: Overview; waste: Waste | nu
       {use ? fleet.loaded ? <div class="stack"><FleetMap paint="namespace" interactive={false} onSelect={(node) => go(`/fleet?node=${encodeURIComponent(node)}`)} /><Legend paint="namespace" /></div> : <div class="row muted"><div class="spin" /> Loading …</div> : <Empty title="No nodes to show">Your rights do not include listing nodes. The ClusterRole kgwe-cluster-viewer and list of nodes show the fleet.</Empty>}
     </Card>
     <Card width="w4" title="Needs attention">
-      {data.alerts.length ? <ul class="plain">{data.alerts.map((each) => <li class={`notice ${each.level}`}><a href={each.link}><strong>{each.title}</strong></a><div class="small">{each.text}</div></li>)}</ul> : <Empty title="Nothing">No node, GPU, workload or budget that you may list has a problem.</Empty>}
+      {alerts.length ? <ul class="plain">{alerts.map((each) => <li class={`notice ${each.level}`}><a href={each.link}><strong>{each.title}</strong></a><div class="small">{each.text}</div></li>)}</ul> : <Empty title="Nothing">No node, GPU, workload or budget that you may list has a problem.</Empty>}
     </Card>
     <Card width="w5" title="Waiting longest" tools={<a href="/queue">Queue</a>}>
       {data.waiting.length ? <ul class="plain">{data.waiting.map((each) => <Waits work={each} />)}</ul> : <Empty title="Nothing waits">Every workload that you may list has its GPUs.</Empty>}
@@ -50,7 +51,7 @@ function Body({ data, waste, wasteMissing }: { data: Overview; waste: Waste | nu
 }
 
 function Waits({ work }: { work: Work }) {
-  return <li class="stack tight"><div class="row between"><a class="name" href={`/workloads/${work.namespace}/${work.name}${work.kind === "Pod" ? "?kind=pod" : ""}`}>{work.namespace}/{work.name}</a><span class="row"><span class="muted small">{work.gpus} GPUs</span>{work.reason && <Badge tone="warn">{work.reason}</Badge>}</span></div><div class="why">{work.message}</div></li>;
+  return <li class="stack tight"><div class="row between"><a class="name" href={`/workloads/${work.namespace}/${work.name}${work.kind === "Pod" ? "?kind=pod" : ""}`}>{work.namespace}/{work.name}</a><span class="row"><span class="muted small">{work.gpus} {work.gpus === "1" ? "GPU" : "GPUs"}</span>{work.reason && <Badge tone="warn">{work.reason}</Badge>}</span></div><div class="why">{work.message}</div></li>;
 }
 
 function readShares(): { name: string; gpus: number; step: number }[] {
@@ -79,7 +80,7 @@ function UseChart() {
     const style = getComputedStyle(document.documentElement), of = (name: string) => style.getPropertyValue(name).trim();
     const axis = { stroke: of("--muted"), grid: { stroke: of("--line"), width: 1 }, ticks: { stroke: of("--line"), width: 1 } };
     takeSample();
-    const chart = new uPlot({ width: at.current!.clientWidth, height: 180, legend: { show: false }, cursor: { show: false }, scales: { y: { range: () => [0, Math.max(samples[samples.length - 1]?.total ?? 1, 1) * 1.05] } }, axes: [axis, { ...axis, size: 44 }],
+    const chart = new uPlot({ width: at.current!.clientWidth, height: 180, legend: { show: false }, cursor: { show: false }, scales: { x: { range: (_chart, low, high) => [Math.min(low, high - 60), high] }, y: { range: () => [0, Math.max(samples[samples.length - 1]?.total ?? 1, 1) * 1.05] } }, axes: [axis, { ...axis, size: 44 }],
       series: [{}, { stroke: of("--step-1"), fill: `${of("--step-1")}33`, width: 2, points: { show: false } }, { stroke: of("--step-8"), dash: [4, 4], width: 1.5, points: { show: false } }] }, read(), at.current!);
     const timer = setInterval(() => { takeSample(); chart.setData(read()); tick((value) => value + 1); }, 2000);
     const watch = new ResizeObserver(() => chart.setSize({ width: at.current?.clientWidth ?? 300, height: 180 }));

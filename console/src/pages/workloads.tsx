@@ -2,7 +2,7 @@ import type { Explanation, Placed, Work, WorkList } from "../api";
 import { fleet, useApi, useFleet } from "../live";
 import { FleetMap } from "../map";
 import { go, setQuery, type Place } from "../route";
-import { Ago, ago, Badge, Card, count, Copy, Empty, Head, money, Pager, plural, Search, Select, Show, Table } from "../ui";
+import { Age, Ago, ago, Badge, Card, count, Copy, Empty, Head, money, Pager, plural, Search, Select, Show, Table } from "../ui";
 
 const PHASES = ["Pending", "Scheduled", "Running", "Failed", "Suspended", "Succeeded"];
 export const linkOf = (work: { kind: string; namespace: string; name: string; group?: string }) => `/workloads/${encodeURIComponent(work.namespace)}/${encodeURIComponent(work.name)}${work.kind === "Pod" ? "?kind=pod" : work.group && work.group !== "kgwe.nvidia.io" ? `?group=${work.group}` : ""}`;
@@ -26,8 +26,8 @@ export function WorkloadsPage({ place }: { place: Place }) {
         { title: "GPUs", num: true, of: (row) => row.gpus ?? "" },
         { title: "Where, or why not", of: (row) => <Where row={row} />, label: false },
         { title: "Starts", of: (row) => row.estimatedStart ? <span title={`9 of 10 by ${row.estimatedStart[1]}`}>{ago(row.estimatedStart[0])}</span> : "" },
-        { title: "Per hour", num: true, of: (row) => row.ratePerHour === undefined ? "" : money(row.ratePerHour) },
-        { title: "Age", of: (row) => <Ago time={row.created} /> },
+        { title: "Node price share / h", num: true, of: (row) => row.ratePerHour === undefined ? "" : money(row.ratePerHour) },
+        { title: "Age", of: (row) => <Age time={row.created} /> },
       ]} />
       <div class="row between"><span class="muted small">{plural(data.total, "row")}</span><Pager next={data.continue} first={!query("continue")} more={(mark) => setQuery({ continue: mark }, false)} /></div></div>
       : <Empty title="No workloads">{phase || query("search") || query("namespace") ? "None matches the filter." : <>Submit one: <code>kubectl apply -f examples/training.yaml</code>. Or ask <a href="/what-if">what-if</a> first.</>}</Empty>}</Show></Card>
@@ -62,7 +62,7 @@ export function WorkloadPage({ namespace, name, place }: { namespace: string; na
       <Card width="w5" title="Facts"><dl class="facts">
         {data.asked?.map((each, number) => <><dt>{number ? "" : "Asks for"}</dt><dd>{each}</dd></>)}
         {row?.created && <><dt>Created</dt><dd><Ago time={row.created} /></dd></>}{row?.started && <><dt>Started</dt><dd><Ago time={row.started} /></dd></>}
-        {row?.ratePerHour !== undefined && <><dt>Costs</dt><dd>{money(row.ratePerHour)} per hour</dd></>}
+        {row?.ratePerHour !== undefined && <><dt>Costs</dt><dd>{money(row.ratePerHour)} per hour <span class="muted small">its share of the prices of its nodes, by GPUs; the ledger and budgets count CPUs and memory apart</span></dd></>}
         {row?.gpusHeld ? <><dt>Holds</dt><dd>{plural(row.gpusHeld, "GPU")}</dd></> : null}
         {data.gang && <><dt>Gang</dt><dd>{data.gang.name} ({data.gang.dialect}), {plural(data.gang.members, "member")}{data.gang.missing ? `, ${data.gang.missing} missing` : ""}</dd></>}
       </dl><div class="stack"><span /><Copy text={`kgwe explain ${kind === "pod" ? "pod/" : ""}${name} -n ${namespace}`} /></div></Card>
@@ -73,13 +73,16 @@ export function WorkloadPage({ namespace, name, place }: { namespace: string; na
   </>;
 }
 
-const sentence = (text: string) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+export const sentence = (text: string) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+
+/** What blocks a workload that waiting does not help, where it is not the cluster. */
+export const OBSTACLES: Record<string, string> = { BudgetExceeded: "its budget is too small for it", CostLimitExceeded: "it costs more than its own limit allows" };
 
 export function Why({ waiting }: { waiting: NonNullable<Explanation["waiting"]> }) {
   return <div class="stack">
     <p>{waiting.message}</p>
-    {waiting.hopeless && <p class="notice error">It will not start by waiting: no node can run it as it is.</p>}
-    {(waiting.fix || waiting.changes?.length) && <div class="notice good"><strong>What would help</strong><ul class="dots">{waiting.fix && <li>{waiting.fix}.</li>}{waiting.changes?.map((each) => <li>{each.text}{each.stops?.length ? ` (stops ${each.stops.join(", ")})` : ""}</li>)}</ul></div>}
+    {waiting.hopeless && <p class="notice error">It will not start by waiting: {OBSTACLES[waiting.reason] ?? "the cluster cannot run it as it is"}.</p>}
+    {(waiting.fix || waiting.changes?.length) && <div class="notice good"><strong>What would help</strong><ul class="dots">{waiting.fix && <li>{sentence(waiting.fix)}</li>}{waiting.changes?.map((each) => <li>{each.text}{each.stops?.length ? ` (stops ${each.stops.join(", ")})` : ""}</li>)}</ul></div>}
     {waiting.best && waiting.best.level !== "cluster" && <p>Nearest place: {waiting.best.level} {waiting.best.domain} has room for {waiting.best.room} of {waiting.best.needed} pods{waiting.freeBy ? `; enough is expected to be free ${ago(waiting.freeBy)}` : ""}.</p>}
     {waiting.nodes?.length ? <div><h3>Nodes</h3><ul class="dots">{waiting.nodes.map((each) => <li>{plural(each.count, "node")} {each.text || each.verdict}{each.examples?.length ? <span class="muted"> such as {each.examples.join(", ")}</span> : ""}</li>)}</ul></div> : null}
     {waiting.holders?.length ? <div><h3>Holders of the nearest place</h3><ul class="dots">{waiting.holders.map((each) => <li>{each.name}: {plural(each.gpus, "GPU")}{each.until ? `, expected to end ${ago(each.until)}` : ""}</li>)}</ul></div> : null}

@@ -83,6 +83,9 @@ class CostReply(msgspec.Struct, frozen=True, omit_defaults=True):
         default="", name="continue"
     )
     books: FleetBooks | None = None
+    unpriced_gpu_hours: Annotated[
+        float, msgspec.Meta(description="GPU-hours of these pods on nodes without a price; they are not in the costs.")
+    ] = msgspec.field(default=0.0, name="unpricedGpuHours")
 
 
 class BudgetQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -168,6 +171,7 @@ class CostRoutes:
             lines=list(page),
             mark=mark,
             books=_describe_books(found.books) if found.books is not None else None,
+            unpriced_gpu_hours=round(sum(each.unpriced_ppm_s for each in found.lines.values()) / PPM / money.HOUR_S, 6),
         )
 
     async def list_budgets(self, user: User, query: BudgetQuery) -> BudgetReply:

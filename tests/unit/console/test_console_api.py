@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,9 +14,11 @@ from tests.support.fakes.asgi import Answer
 from tests.support.fakes.console_bed import make_fleet, make_pod, make_workload, open_console, put
 
 from kgwe.apps.console.identity import CSRF_HEADER
+from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from tests.support.fakes.console_bed import ConsoleBed
 
@@ -97,6 +100,43 @@ async def test_a_list_is_filtered_sorted_paged_and_reduced(bed: ConsoleBed) -> N
         assert (await bed.get(f"/api/v1/workloads?{wrong}")).status == 400
     found = await bed.read("/api/v1/fleet?search=0001&fields=name")
     assert found["nodes"] == [{"name": "h100-0001"}]
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "is_stuck"),
+    [
+        ("TooLarge", "it asks for 999 GPUs", True),
+        ("CostLimitExceeded", "it costs $9", True),
+        ("BudgetExceeded", "Budget small is too small: the workload costs up to $9", True),
+        ("BudgetExceeded", "Budget month has $1 left", False),
+        ("InsufficientGPU", "0/2 nodes available", False),
+    ],
+)
+async def test_workloads_that_waiting_does_not_help_need_attention(
+    bed: ConsoleBed, reason: str, message: str, *, is_stuck: bool
+) -> None:
+    said = {"type": "Scheduled", "status": "False", "reason": reason, "message": message}
+    put(bed.api, make_workload("vision", "stuck", phase="Pending", message=message, conditions=[said]))
+    await bed.wait(lambda: len(bed.watch.stores.get(resources.GPU_WORKLOAD, {})) == 3)
+    [row] = [each for each in (await bed.read("/api/v1/queue"))["items"] if each["name"] == "stuck"]
+    assert (row["reason"], row.get("hopeless", False)) == (reason, is_stuck)
+    alerts = (await bed.read("/api/v1/overview"))["alerts"]
+    assert [(each["title"], each["text"]) for each in alerts] == [
+        ("1 workload will not start by waiting", "vision/stuck")
+    ] * is_stuck
+
+
+async def test_decisions_of_one_second_are_shown_newest_first(tmp_path: Path) -> None:
+    def write(name: str, *decisions: tuple[float, str]) -> None:
+        lines = [{"kind": "decision", "at_s": at_s, "by": "plan", "ask": {"name": ask}} for at_s, ask in decisions]
+        (tmp_path / name).write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
+
+    write("1.jsonl", (100.1, "first"), (100.2, "second"))
+    write("2.jsonl", (100.2, "third"), (100.2, "fourth"), (99.0, "old"))
+    os.utime(tmp_path / "1.jsonl", (1000, 1000))
+    async with open_console([], records=str(tmp_path)) as found:
+        items = (await found.read("/api/v1/decisions"))["items"]
+    assert [each["name"] for each in items] == ["fourth", "third", "second", "first", "old"]
 
 
 async def test_a_focus_file_needs_rights_in_all_namespaces(bed: ConsoleBed) -> None:

@@ -40,7 +40,9 @@ class FakeLedger:
     def sum_accounts(self, start_s: int, end_s: int) -> dict[Account, Sums]:
         part = (end_s - start_s) / (7 * 86_400)
         return {
-            Account("vision", "a"): Sums(round(30 * DOLLAR * part), ppm_s=round(20 * HOUR * part)),
+            Account("vision", "a"): Sums(
+                round(30 * DOLLAR * part), ppm_s=round(20 * HOUR * part), unpriced_ppm_s=round(2 * HOUR * part)
+            ),
             Account("speech", "b"): Sums(round(12 * DOLLAR * part), ppm_s=round(8 * HOUR * part)),
             Account("speech", "a"): Sums(round(5 * DOLLAR * part), ppm_s=0),
         }
@@ -94,6 +96,7 @@ async def test_costs_by_namespace_with_the_books_for_an_administrator() -> None:
     ]
     assert found["total"] == "47.000000"
     assert found["splitMethod"] == "market"
+    assert found["unpricedGpuHours"] == 2.0
     assert found["books"] == {
         "fleet": "50.000000",
         "allocated": "47.000000",
@@ -119,6 +122,7 @@ async def test_a_tenant_sees_and_counts_the_own_namespace_only(
     found = await ask(f"/api/v1/cost?window=7d&{query}", "speech")
     assert [(line["name"], line["cost"]) for line in found["lines"]] == lines
     assert found["total"] == total
+    assert found["unpricedGpuHours"] == 0
     assert "books" not in found
 
 

@@ -185,7 +185,7 @@ def _describe(each: RunningPod, pod: core.Pod, target: str, now_s: float) -> Dra
 
 def format_plan(plan: DrainPlan) -> str:
     """Return the plan for people."""
-    lines = [f"Drain of {_join(plan.nodes)}: {len(plan.pods)} pods must leave."]
+    lines = [f"Drain of {_join(plan.nodes)}: {len(plan.pods)} {'pod' if len(plan.pods) == 1 else 'pods'} must leave."]
     if plan.deadline:
         lines[0] += f" Deadline {plan.deadline}, in {plan.seconds_left or 0:.0f} s."
     if plan.pods:

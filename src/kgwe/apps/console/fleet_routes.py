@@ -10,7 +10,7 @@ import msgspec
 from kgwe.apps.console.lists import Fields, Name, Search, cut_page, search_rows, select_fields
 from kgwe.apps.console.node_rows import NodeRow
 from kgwe.apps.console.stream import FleetReply
-from kgwe.apps.console.work_rows import WAITING, WorkRow
+from kgwe.apps.console.work_rows import WAITING, WorkRow, is_hopeless
 from kgwe.httpapi import problems
 from kgwe.httpapi.paging import Continue, Limit  # noqa: TC001 - read by msgspec when it describes the query
 from kgwe.httpapi.routes import NoQuery, Route
@@ -228,6 +228,10 @@ class FleetRoutes:
         if failed:
             title = _count(len(failed), "workload has", "workloads have") + " failed"
             yield Alert("warning", title, _join(failed), "/workloads?phase=Failed")
+        stuck = [f"{row.namespace}/{row.name}" for row in work if is_hopeless(row)]
+        if stuck:
+            title = _count(len(stuck), "workload", "workloads") + " will not start by waiting"
+            yield Alert("warning", title, _join(stuck), "/queue")
         for budget in self._list_budgets(scope):
             share = _read_share(budget)
             if share is not None and share >= 1:

@@ -177,9 +177,10 @@ class ScalingRoutes:
         files = sorted(directory.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)[:2]
         stamp = tuple((path.name, path.stat().st_size) for path in files)
         if stamp != self._known[0]:
-            rows = [row for path in files for row in _read_tail(path)]
-            rows.sort(key=lambda row: row.time, reverse=True)
-            self._known = stamp, rows[:_MOST_LINES]
+            # The oldest file first: of decisions at the same time, the later line is the newer one.
+            lines = [line for path in reversed(files) for line in _read_tail(path)][::-1]
+            lines.sort(key=lambda line: line.at_s, reverse=True)
+            self._known = stamp, [_make_row(line) for line in lines[:_MOST_LINES]]
         return self._known[1]
 
 
@@ -188,7 +189,7 @@ def _covers(scope: Scope, namespace: str) -> bool:
     return scope.pods.covers(namespace) and scope.workloads.covers(namespace) and scope.warp_workloads.covers(namespace)
 
 
-def _read_tail(path: Path) -> Iterator[DecisionRow]:
+def _read_tail(path: Path) -> Iterator[_Line]:
     """Yield the decisions at the end of a file; lines that cannot be read are left out."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
@@ -202,7 +203,7 @@ def _read_tail(path: Path) -> Iterator[DecisionRow]:
             line = decoder.decode(text)
         except (msgspec.DecodeError, errors.KgweError):
             continue
-        yield _make_row(line)
+        yield line
 
 
 def _make_row(line: _Line) -> DecisionRow:

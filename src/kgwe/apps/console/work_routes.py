@@ -11,12 +11,11 @@ import msgspec
 
 from kgwe import errors
 from kgwe.apps.console.lists import Fields, Name, Search, cut_page, search_rows, select_fields, sort_rows
-from kgwe.apps.console.work_rows import WAITING, WorkRow
+from kgwe.apps.console.work_rows import WAITING, WorkRow, is_hopeless
 from kgwe.httpapi import problems
 from kgwe.httpapi.paging import Continue, Limit  # noqa: TC001 - read by msgspec when it describes the query
 from kgwe.httpapi.routes import NoQuery, Route
 from kgwe.kube.api import resources
-from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 # A view of the whole cluster is used again for so long.
 _KEEP_S: Final = 2.0
 _MOST_MANIFEST: Final = 60_000
-_HOPELESS: Final = frozenset(
-    {Reason.TOO_LARGE, Reason.NOT_OFFERED, Reason.NO_MATCHING_NODE, Reason.UNKNOWN_LEVEL, Reason.UNKNOWN_STRATEGY}
-)
 Group = Annotated[Name, msgspec.Meta(description="API group of the GPUWorkload, if both groups have the name.")]
 
 
@@ -268,7 +264,7 @@ def _make_queue_row(row: WorkRow, position: int) -> QueueRow:
         created=row.created,
         group=row.group,
         reason=row.reason,
-        hopeless=row.reason in _HOPELESS,
+        hopeless=is_hopeless(row),
         estimated_start=row.estimated_start,
     )
 

@@ -10,10 +10,12 @@ import msgspec
 from kgwe.cluster.offline import is_gpu_pod
 from kgwe.cluster.workload.metadata_keys import UID_LABEL
 from kgwe.cluster.workload.workload import from_kgwe, from_warp
+from kgwe.costing.budgets.admission import TOO_SMALL
 from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpuworkload_status import Phase
 from kgwe.model.units import amounts
 from kgwe.placement.disruption.running import grant_milli
+from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -26,6 +28,16 @@ if TYPE_CHECKING:
 _ORDER: Final = {"Failed": 0, "Pending": 1, "Scheduling": 2, "Scheduled": 3, "Running": 4, "Suspended": 5}
 _LONGEST: Final = 1024
 WAITING: Final = frozenset({"Pending", "Scheduling"})
+_HOPELESS: Final = frozenset(
+    {
+        Reason.TOO_LARGE,
+        Reason.NOT_OFFERED,
+        Reason.NO_MATCHING_NODE,
+        Reason.UNKNOWN_LEVEL,
+        Reason.UNKNOWN_STRATEGY,
+        Reason.COST_LIMIT,
+    }
+)
 
 
 class WorkRow(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -58,6 +70,12 @@ class WorkRow(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     rate_per_hour: Annotated[
         float | None, msgspec.Meta(description="US dollars: prices of its nodes, by the GPUs that it holds.")
     ] = None
+
+
+def is_hopeless(row: WorkRow) -> bool:
+    """Whether something waits that will not start by waiting."""
+    is_too_dear = row.reason == Reason.BUDGET_EXCEEDED and f" {TOO_SMALL}: " in row.message
+    return row.phase in WAITING and (row.reason in _HOPELESS or is_too_dear)
 
 
 class WorkRows:
