@@ -31,26 +31,26 @@ class Quota(msgspec.Struct, frozen=True, gc=False):
 QUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota", namespaced=True, type=Quota)
 
 
-def has_room(quotas: Iterable[Quota], namespace: str, each: Mapping[str, int], pods: int) -> bool:
-    """Whether the quotas of a namespace leave room for so many pods that take `each` of their nodes.
+def has_room(quotas: Iterable[Quota], namespace: str, wanted: Mapping[str, int]) -> bool:
+    """Whether the quotas of a namespace leave room for pods that take `wanted` together.
 
     Scopes are not read: every quota counts. A number that cannot be read leaves no room.
     """
     return all(
-        _leaves_room(quota.status, name, each, pods)
+        _leaves_room(quota.status, name, wanted)
         for quota in quotas
         if quota.metadata.namespace == namespace
         for name in quota.status.hard
     )
 
 
-def _leaves_room(status: _Status, name: str, each: Mapping[str, int], pods: int) -> bool:
+def _leaves_room(status: _Status, name: str, wanted: Mapping[str, int]) -> bool:
     plain = amounts.PODS if name == _COUNT else name.removeprefix(_REQUESTS)
-    wanted = each.get(plain, 0)
-    if not wanted:
+    more = wanted.get(plain, 0)
+    if not more:
         return True
     try:
         hard, used = (amounts.parse_one(plain, text) for text in (status.hard[name], status.used.get(name, "0")))
     except errors.KgweError:
         return False
-    return used + wanted * pods <= hard
+    return used + more <= hard

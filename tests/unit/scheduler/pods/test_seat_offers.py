@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.fakes.offer_bed import OfferBed, is_gated, make_member, read_node
 
+from kgwe.apps.scheduler.pods import seat_offers
 from kgwe.apps.scheduler.settings import Settings, load
 from kgwe.cluster.workload import placement_annotations
 from kgwe.errors import Permanent
@@ -24,6 +25,16 @@ OWNER = "gang:team/kgwe.nvidia.io/g"
 async def bed() -> AsyncIterator[OfferBed]:
     """Two nodes with 8 GPUs each, and a leader."""
     made = OfferBed(offer_hold_seconds=0.3)
+    for name in ("n1", "n2"):
+        await made.node(name)
+    async with made.leading():
+        yield made
+
+
+@pytest.fixture
+async def patient_bed() -> AsyncIterator[OfferBed]:
+    """The same, but no offer ends by its time during a test."""
+    made = OfferBed()
     for name in ("n1", "n2"):
         await made.node(name)
     async with made.leading():
@@ -222,6 +233,80 @@ async def test_many_first_pods_hold_no_seats_after_the_time_of_an_offer(bed: Off
         while bed.count_free() != 16 - has_seat:  # noqa: ASYNC110 - a timer of the product
             await asyncio.sleep(0.05)
     assert is_gated(await bed.create("again-0", "again", size=2, gpus=1))
+
+
+async def test_a_pod_that_differs_pauses_the_namespace_like_seats_without_pods(patient_bed: OfferBed) -> None:
+    for number in range(3):
+        await patient_bed.ask(make_member("p-0", f"a{number}"))
+        await patient_bed.ask(make_member("p-1", f"a{number}", gpus=1))
+        assert patient_bed.count_free() == 16
+    assert (patient_bed.count_offers("made"), patient_bed.count_offers("expired")) == (1, 1)
+
+
+async def test_a_gang_that_comes_does_not_end_the_pause_for_one_that_does_not(patient_bed: OfferBed) -> None:
+    now = 1000.0
+    assert patient_bed.leader is not None
+    offers = patient_bed.leader.offers
+    offers._clock = lambda: now
+
+    async def offer(gang: str, size: int) -> None:
+        answer = await patient_bed.ask(make_member(f"{gang}-0", gang, size, gpus=1))
+        assert not is_gated(answer)
+        if size == 1:
+            await patient_bed.store(answer)
+
+    def expire(gang: str) -> None:
+        offers._expire(f"gang:team/kgwe.nvidia.io/{gang}")  # as its timer does
+
+    async def is_paused(gang: str) -> bool:
+        return is_gated(await patient_bed.ask(make_member(f"{gang}-0", gang, 1, gpus=1)))
+
+    await offer("many-a", 3)
+    await offer("one-a", 1)
+    expire("many-a")
+    expire("one-a")
+    assert await is_paused("b")
+    now += 61
+    await offer("one-c", 1)
+    await offer("many-c", 3)
+    expire("one-c")
+    expire("many-c")
+    now += 61
+    assert await is_paused("d"), "the second pause has two minutes"
+    now += 60 + 3600
+    await offer("one-e", 1)
+    expire("one-e")
+    await offer("many-f", 3)
+    expire("many-f")
+    now += 61
+    assert not await is_paused("g"), "long after the last pause, it has a minute again"
+
+
+async def test_two_gangs_get_no_more_offers_together_than_their_quota(patient_bed: OfferBed) -> None:
+    patient_bed.set_quota(requests_nvidia_com__gpu="8")
+    assert not is_gated(await patient_bed.ask(make_member("p-0", "a", 2)))
+    assert is_gated(await patient_bed.ask(make_member("p-0", "b", 2)))
+    assert patient_bed.count_free() == 8
+    assert not is_gated(await patient_bed.ask(make_member("p-0", "b", 2), "innocent"))
+
+
+async def test_pods_that_exist_count_only_once_against_the_quota(patient_bed: OfferBed) -> None:
+    for number in range(2):
+        await patient_bed.create(f"p-{number}", "a", 2)
+    patient_bed.set_quota(requests_nvidia_com__gpu="16", used="8")
+    assert not is_gated(await patient_bed.create("q-0", "b", 2))
+
+
+@pytest.mark.parametrize(("limit", "most"), [("_MOST_OPEN", 2), ("_MOST_OPEN_SEATS", 5)])
+async def test_a_namespace_has_few_offers_at_a_time(
+    patient_bed: OfferBed, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(seat_offers, limit, most)
+    for number in range(2):
+        await patient_bed.create(f"p-{number}", "whole", 2, gpus=1)
+    answers = [await patient_bed.ask(make_member("p-0", gang, 2, gpus=1)) for gang in ("a", "b", "c")]
+    assert [is_gated(pod) for pod in answers] == [False, False, True]
+    assert not is_gated(await patient_bed.ask(make_member("p-0", "c", 2, gpus=1), "innocent"))
 
 
 # --- settings -------------------------------------------------------------------------------------------

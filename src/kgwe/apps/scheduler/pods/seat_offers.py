@@ -5,8 +5,9 @@ first pod ──► the whole gang is queued ──► its seats are reserved fo
 
 The size of a gang is a claim. What it can have before its pods exist is limited: the queue places it like any other
 gang, so it holds no more than its turn, its budget and its priority allow, and it stops no other work. ResourceQuotas
-must leave room for all its pods. Seats for which no pod came are free after 10 s, and the namespace gets no offers for
-a pause, which doubles each time. All of this is in memory: a new leader knows the seats of pods that exist, no others.
+must leave room for all its pods and for the seats of other offers. Seats for which no pod came are free after 10 s, and
+the namespace gets no offers for a pause, which doubles each time. A namespace has few offers at a time. All of this is
+in memory: a new leader knows the seats of pods that exist, no others.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import dataclasses
 import functools
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -52,6 +54,11 @@ _MOST_PODS: Final = 1024
 # The pause of a namespace after an offer that its pods did not take, and the longest one.
 _PAUSE_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 3600.0
+# So long after a pause the next one is still twice as long, even if pods take their seats.
+_MEMORY_S: Final = 3600.0
+# The offers of a namespace that have seats without pods, and these seats.
+_MOST_OPEN: Final = 64
+_MOST_OPEN_SEATS: Final = _MOST_PODS
 _MOST_NAMESPACES: Final = 10_000
 _GROUP_KINDS_OF_ONE: Final = "Pod"
 
@@ -131,7 +138,7 @@ class SeatOffers:
         if member.facts != offer.first.facts or not await self._wait_for_plan(offer):
             # Its gang is not what its first pod said, or has no plan yet: it is planned when all its pods exist.
             if self._offers.get(member.owner) is offer:
-                self._end(member.owner)
+                self._close(member.owner)
             return []
         return self._give_seat(member, request) if offer.is_planned else []
 
@@ -142,7 +149,7 @@ class SeatOffers:
             async with asyncio.timeout(_PLAN_S):
                 await offer.asked.wait()
         except TimeoutError:
-            return False
+            return offer.asked.is_set()
         return True
 
     def _read_member(self, request: AdmissionRequest) -> Member | None:
@@ -176,7 +183,7 @@ class SeatOffers:
         pods = _count_pods(member)
         if not 0 < pods <= _MOST_PODS or self._gangs.group(owner) is not None or self._is_paused(namespace):
             return None
-        if not quota_room.has_room(self._list_quotas(), namespace, pod_amounts(first.request), pods):
+        if not self._has_room(first, pods):
             return None
         found = dialects.gang_request(_list_copies(first, pods), lambda _pod: first.request)
         if isinstance(found, dialects.Problem):
@@ -185,6 +192,27 @@ class SeatOffers:
         offer = self._offers[owner] = _Offer(first, pods)
         self._request_plan(gang_group.ask_for(owner, group, found, self._state.fleet.tree))
         return offer
+
+    def _has_room(self, first: Member, pods: int) -> bool:
+        """Whether the namespace may have these seats beside those that its other offers keep."""
+        namespace = first.pod.metadata.namespace
+        offers = seats = 0
+        wanted = Counter(_multiply(first, pods))
+        for owner, offer in self._offers.items():
+            if offer.first.pod.metadata.namespace == namespace and (unclaimed := self._count_unclaimed(owner, offer)):
+                offers += 1
+                seats += unclaimed
+                wanted.update(_multiply(offer.first, unclaimed))
+        if offers >= _MOST_OPEN or seats + pods > _MOST_OPEN_SEATS:
+            return False
+        return quota_room.has_room(self._list_quotas(), namespace, wanted)
+
+    def _count_unclaimed(self, owner: str, offer: _Offer) -> int:
+        """Return the seats of an offer that no pod has yet. ResourceQuotas count the pods that exist."""
+        if not offer.is_planned:
+            return offer.pods
+        group = self._gangs.group(owner)
+        return 0 if group is None else len(group.offered)
 
     def _is_paused(self, namespace: str) -> bool:
         pause = self._pauses.get(namespace)
@@ -234,13 +262,24 @@ class SeatOffers:
 
     def _expire(self, owner: str) -> None:
         namespace = self._offers[owner].first.pod.metadata.namespace
+        if not self._close(owner):
+            self._forget_pause(namespace)
+
+    def _close(self, owner: str) -> int:
+        """End an offer during the term: seats that no pod took pause the namespace. Returns how many these are."""
+        namespace = self._offers[owner].first.pod.metadata.namespace
         unclaimed = self._end(owner)
         if unclaimed:
             self._pause(namespace)
             log.info("offer_expired", gang=owner, unclaimed=unclaimed)
             self._metrics.offers.labels("expired").inc()
-        else:
-            self._pauses.pop(namespace, None)
+        return unclaimed
+
+    def _forget_pause(self, namespace: str) -> None:
+        """Pods took their seats. That ends no pause: else a gang of one would pay for a large one that never comes."""
+        pause = self._pauses.get(namespace)
+        if pause is not None and self._clock() >= pause.until_s + _MEMORY_S:
+            del self._pauses[namespace]
 
     def _pause(self, namespace: str) -> None:
         if self._is_paused(namespace):
@@ -289,3 +328,8 @@ def _count_pods(member: Membership) -> int:
 def _list_copies(first: Member, pods: int) -> list[tuple[core.Pod, Membership]]:
     """The pods of a gang, as they will be."""
     return [(first.pod, dataclasses.replace(first.membership, index=index)) for index in range(pods)]
+
+
+def _multiply(member: Member, pods: int) -> dict[str, int]:
+    """What so many pods take."""
+    return {name: amount * pods for name, amount in pod_amounts(member.request).items()}
