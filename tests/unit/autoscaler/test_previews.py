@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.fakes.scaling_bed import ScalingBed
@@ -11,7 +11,10 @@ from tests.support.fakes.scaling_bed import ScalingBed
 from kgwe import errors
 from kgwe.apps.autoscaler.drain_plan import DrainQuestion, format_plan, plan_drain
 from kgwe.apps.autoscaler.preview import preview_round
+from kgwe.apps.whatif.manifests import Submitted
 from kgwe.cli.scaling.drain import parse_deadline
+from kgwe.cli.scaling.scale import describe_free
+from kgwe.kube.api import timestamp
 from kgwe.local.fleet.cloud import CloudRules
 from kgwe.store.ledger.price_files import load_book
 
@@ -39,9 +42,33 @@ def test_a_preview_shows_the_plan_its_price_and_what_stays_unmet() -> None:
         assert [(each.pool, each.count) for each in found.status.plan] == [("h100", 1)]
         assert found.price_micro == 55_040_000
         assert [each.reason for each in found.status.unmet] == ["NoPoolFits"]
-        assert "1 × with another GPU model (h100)" in found.status.unmet[0].message
+        assert "pool h100 has nodes with another GPU model" in found.status.unmet[0].message
 
     run(test)
+
+
+def test_a_simulated_workload_that_fits_is_named() -> None:
+    async def test(bed: ScalingBed) -> None:
+        await bed.add_policy()
+        await bed.add_pod(4)
+        await bed.round(121)
+        for _ in range(3):
+            await bed.round(2)
+        assert await bed.schedule() == 1
+        view, policies, nodes = bed.cluster.view, list(bed.cluster.policies.values()), bed.cluster.nodes
+        submitted = Submitted(view, "default", timestamp.format_time(bed.now_s))
+        submitted.put([gpu_pod("fits", 2), gpu_pod("waits", 8)])
+        found = preview_round(view, policies, nodes, load_book(()), bed.now_s, at_once=True)
+        told = describe_free(view, found, submitted.uids)
+        assert told == "default/fits: fits on the nodes that exist, so nothing is bought for it\n"
+        assert [(each.pool, each.count) for each in found[0].status.plan] == [("h100", 1)]
+
+    run(test)
+
+
+def gpu_pod(name: str, gpus: int) -> dict[str, Any]:
+    container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}}
 
 
 def test_a_drain_shows_moves_obstacles_and_pods_without_a_place() -> None:

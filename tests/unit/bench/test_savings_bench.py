@@ -9,8 +9,11 @@ from kgwe import errors
 from kgwe.bench.cost import savings, week
 from kgwe.cli.cost.cost import cost
 from kgwe.cli.cost.fragmentation import fragmentation
+from kgwe.cli.cost.savings import make_table
 from kgwe.cli.cost.savings import savings as command
 from kgwe.cli.cost.spot import spot
+from kgwe.scaling.replay.recording import Allocation, NodeLife, Pool, Recording
+from kgwe.scaling.replay.savings import measure_savings
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +40,19 @@ def test_the_table_states_method_and_inputs(recorded, capsys):
     told = capsys.readouterr().out
     assert "method: recorded pods replayed by the placement engine" in told
     assert "it is returned 600 s after its last pod" in told
+    assert "saved is negative" not in told
     command(store=recorded[0], last="7d", replays=1, keep_nodes=True, output="csv")
     assert capsys.readouterr().out.splitlines()[0].startswith("scenario,cost")
+
+
+def test_a_mostly_empty_fleet_saves_a_negative_amount_and_the_table_says_why():
+    pool = Pool("g6e.48xlarge", "L40S", 8)
+    lives = [NodeLife(f"n{n}", pool, False, False, 0, 36_000, 36_000, 36_000 * 10_000_000) for n in range(4)]  # noqa: FBT003
+    held = Allocation("n0", 0, 3600, gpus=1, owner="ml/Job/a", ticks=3600 * 1_250_000)
+    recording = Recording(0, 36_000, tuple(lives), (held,))
+    told = make_table(recording, measure_savings(recording, replays=1), "USD")
+    assert "\nsaved -" in told
+    assert "saved is negative: the recorded fleet cost more than the baseline would need." in told
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ class Preview:
     status: AutoscalingPolicyStatus
     price_micro: int
     """Of everything the plan buys, per hour."""
-    placed: int
-    """Waiting asks that start without a purchase."""
+    placed: frozenset[str]
+    """Owners that start without a purchase."""
 
 
 def preview_round(
@@ -88,7 +88,7 @@ def preview_round(
         prices = {each.offer: each.price_micro for each in offers.offers}
         price = sum(prices.get(order.offer, 0) * order.count for order in planned.orders)
         status = build_status(policy, findings, now_s)
-        found.append(Preview(policy, status, price, len(demand.expected)))
+        found.append(Preview(policy, status, price, demand.placed))
     return found
 
 

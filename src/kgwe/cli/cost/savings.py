@@ -33,6 +33,7 @@ times, sizes, prices and delays of nodes are those of the ledger.""",
 Output = Annotated[Literal["table", "json", "yaml", "csv"], Parameter(name=["--output", "-o"])]
 METHOD: Final = "recorded pods replayed by the placement engine"
 _MOST_SECONDS: Final = 90 * 86_400
+_LOSS: Final = "saved is negative: the recorded fleet cost more than the baseline would need."
 _WORDS: Final = {
     "baseline": "whole GPUs for every pod, on the node with the most free GPUs, all nodes on demand",
     "shared": "the baseline, with shares and MIG slices as recorded",
@@ -130,7 +131,7 @@ def _render(recording: Recording, found: Savings, currency: str, output: str, ga
         return write_csv([columns, ["recorded", values["recorded"], "", "", "", ""], *rows])
     if output != "table":
         return encode(values | ({"roi": returns.describe(gain)} if gain else {}), output)
-    return _make_table(recording, found, currency) + (returns.explain(gain) if gain else "")
+    return make_table(recording, found, currency) + (returns.explain(gain) if gain else "")
 
 
 def describe(recording: Recording, found: Savings, currency: str) -> dict[str, Any]:
@@ -175,7 +176,8 @@ def _describe_outcome(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _make_table(recording: Recording, found: Savings, currency: str) -> str:
+def make_table(recording: Recording, found: Savings, currency: str) -> str:
+    """Return the report for people."""
     from kgwe.costing.dates import format_time  # noqa: PLC0415 -- when the command runs
     from kgwe.costing.money import HOUR_S, format_dollars  # noqa: PLC0415
     from kgwe.costing.reports.texts import align  # noqa: PLC0415
@@ -193,6 +195,7 @@ def _make_table(recording: Recording, found: Savings, currency: str) -> str:
         f"{format_time(recording.start_s)} to {format_time(recording.end_s)}, in {currency}; method: {METHOD}",
         f"saved {format_dollars(found.saved)}{share} = baseline {format_dollars(found.baseline)} - recorded {recorded}",
         f"still possible {format_dollars(found.possible)} = recorded - optimized {format_dollars(found.optimized)}",
+        *([_LOSS] if found.saved < 0 else []),
         "",
         align(rows),
         align(steps),

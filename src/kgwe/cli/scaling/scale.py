@@ -18,9 +18,10 @@ from kgwe.kube.client.client import Forbidden, KubeClient
 from kgwe.telemetry import logs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from kgwe.apps.autoscaler.preview import Preview
+    from kgwe.cluster.offline import View
     from kgwe.kube.api import core
     from kgwe.kube.api.kgwe.autoscalingpolicy import AutoscalingPolicy, AutoscalingPolicyStatus
 
@@ -141,7 +142,7 @@ def plan(*, prices: list[Path] | None = None, output: Output = "table", kubeconf
     kubeconfig
         Path of the kubeconfig file.
     """
-    _show(asyncio.run(_preview(kubeconfig, prices or [])), output)
+    _show(asyncio.run(_preview(kubeconfig, prices or []))[0], output)
 
 
 @app.command(
@@ -175,15 +176,17 @@ def simulate(
         Path of the kubeconfig file.
     """
     documents = [document for path in file for document in manifests.load_manifests(path)]
-    found = asyncio.run(_preview(kubeconfig, prices or [], documents, namespace))
+    found, notes = asyncio.run(_preview(kubeconfig, prices or [], documents, namespace))
     _show(found, output)
+    if output == "table":
+        terminal.write(notes)
     return 1 if any(each.status.unmet for each in found) else 0
 
 
 async def _preview(
     kubeconfig: Path | None, prices: Sequence[Path], documents: Sequence[dict[str, Any]] = (), namespace: str = ""
-) -> list[Preview]:
-    """Read the cluster and plan; `documents` are added first."""
+) -> tuple[list[Preview], str]:
+    """Read the cluster and plan; `documents` are added first. Return also which of them start without a purchase."""
     from kgwe.apps.autoscaler.preview import preview_round  # noqa: PLC0415 - loads NumPy
     from kgwe.apps.whatif.manifests import Submitted  # noqa: PLC0415 - same
     from kgwe.cluster import offline  # noqa: PLC0415 - same
@@ -202,11 +205,22 @@ async def _preview(
             policies[policy.metadata.name] = policy
         else:
             work.append(document)
-    if work:
-        Submitted(view, namespace, timestamp.format_time(now_s)).put(work)
+    submitted = Submitted(view, namespace, timestamp.format_time(now_s))
+    submitted.put(work)
     if not policies:
         raise errors.Permanent("the cluster has no AutoscalingPolicy; create one, or pass one with -f")
-    return preview_round(view, list(policies.values()), nodes, load_book(prices), now_s, at_once=bool(documents))
+    found = preview_round(view, list(policies.values()), nodes, load_book(prices), now_s, at_once=bool(documents))
+    return found, describe_free(view, found, submitted.uids)
+
+
+def describe_free(view: View, found: Sequence[Preview], owners: Collection[str]) -> str:
+    """Return which of these owners need no purchase, and which cannot be planned; a line each."""
+    placed = frozenset[str]().union(*(each.placed for each in found))
+    asks = [view.asks[owner] for owner in sorted(placed.intersection(owners))]
+    free = [f"{each.namespace}/{each.name}: fits on the nodes that exist, so nothing is bought for it" for each in asks]
+    known = [view.problems[owner] for owner in sorted(owners) if owner in view.problems]
+    bad = [f"a workload of the files cannot be planned: {each}" for each in known]
+    return "".join(f"{line}\n" for line in (*free, *bad))
 
 
 def _convert_policy(document: dict[str, Any]) -> AutoscalingPolicy:

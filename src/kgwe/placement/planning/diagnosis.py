@@ -163,7 +163,7 @@ class Diagnosis:
         return f"{text} {self.fix}." if self.fix else text
 
     def _count_domains(self) -> str:
-        """`0/4 leaves available for 3 pods of 8 GPUs: 3 nodes insufficient GPUs. Best: leaf a (2 of 3 pods fit).`"""
+        """`0/4 leaves available for 3 pods of 8 GPUs (nodes: 3 insufficient GPUs). Best: leaf a (2 of 3 pods fit).`"""
         wanted = describe_gang(self.gang)
         counts = f": {self.node_counts}" if self.node_counts else ""
         role = f" {self.role}" if len(self.gang.roles) > 1 else ""

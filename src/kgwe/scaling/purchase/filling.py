@@ -56,14 +56,12 @@ class NodeFiller:
         return counts
 
     def describe_misfits(self, request: Request) -> str:
-        """Return why a pod fits on no node of any pool: `2 × insufficient GPUs (h100, l40s)`."""
+        """Return why a pod fits on no node of any pool: `pools h100, l40s have nodes with insufficient GPUs`."""
         misfits: dict[str, list[str]] = {}
         for node, code in zip(self._snapshot.nodes, self._fitter.check_nodes(request), strict=True):
             pool = node.name.partition("/")[0].removesuffix("-new-0")
             misfits.setdefault(describe_status(FitStatus(int(code)), request.gpus), []).append(pool)
-        return "; ".join(
-            f"{len(pools)} × {why} ({list_names(list(dict.fromkeys(pools)))})" for why, pools in misfits.items()
-        )
+        return "; ".join(_describe_misfit(why, list(dict.fromkeys(pools))) for why, pools in misfits.items())
 
     def fill(self, pool: int, wanted: Counts) -> tuple[Counts, tuple[tuple[int, Grant], ...]]:
         """Return how many pods of each class fit, of at most `wanted`, and the class and grant of each. Large first."""
@@ -112,6 +110,12 @@ class NodeFiller:
             and request.memory_bytes <= free.memory_bytes[pool]
             and request.gpus.count <= int(free.free[pool]).bit_count()
         )
+
+
+def _describe_misfit(why: str, pools: Sequence[str]) -> str:
+    """`pool burst has nodes with fewer than 16 whole GPUs`."""
+    has = f"pool {pools[0]} has" if len(pools) == 1 else f"pools {list_names(pools)} have"
+    return f"{has} nodes with {why}" if why.startswith(("insufficient", "too many")) else f"{has} nodes {why}"
 
 
 def _describe_hardware(node: Node) -> object:

@@ -136,10 +136,10 @@ class PurchasePlanner:
                 return
         if offers:
             reason = UnmetReason.TOPOLOGY
-        text = f"a gang of {len(requests)} pods is bought whole or not at all"
+        text = f"nodes are bought for all {len(requests)} pods of the gang, or for none"
         if reason is UnmetReason.NO_POOL and self.pools:
             filler = self._fillers[tuple(dict.fromkeys(requests))]
-            text = "; ".join([text, *(filler.describe_misfits(each) for each in filler.classes)])
+            text = f"{text}: {'; '.join(filler.describe_misfits(each) for each in filler.classes)}"
         self._refuse(ask.owner, reason, text)
 
     def _top_up_gang(self, ask: Ask, pods: int, whole: int | None) -> bool:

@@ -118,7 +118,8 @@ def measure_pools(recording: Recording) -> list[SpotPool]:
     for pool, nodes in sorted(by_pool.items()):
         spot = [each for each in nodes if each.is_spot]
         lost = [each for each in spot if each.end_s < recording.end_s and ends.get(each.name) == each.end_s]
-        rates = (recording.find_rate(pool, is_spot=True), recording.find_rate(pool, is_spot=False))
+        # Nodes without a price are recorded with a rate of 0.
+        rates = (recording.find_rate(pool, is_spot=each) or None for each in (True, False))
         found.append(SpotPool(pool, sum(each.paid_s for each in spot), len(lost), *rates))
     return found
 

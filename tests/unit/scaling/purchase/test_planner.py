@@ -115,6 +115,15 @@ def test_taints_models_and_limits_are_respected():
     assert {each.reason for each in plan.unmet} == {UnmetReason.LIMIT, UnmetReason.NO_POOL}
 
 
+def test_a_gang_that_fits_on_no_pool_names_the_pools():
+    (unmet,) = buy([pool("burst", 8, 1.0)], [ask("gang", 16, pods=4)]).unmet
+    assert unmet.message == (
+        "nodes are bought for all 4 pods of the gang, or for none: pool burst has nodes with fewer than 16 whole GPUs"
+    )
+    (short,) = buy([pool("a", 1, 1.0), pool("b", 1, 1.0)], [ask("pod", 1, cpu_milli=9000)]).unmet
+    assert short.message.endswith("pools a, b have nodes with insufficient CPU")
+
+
 def test_a_budget_stops_purchases_and_never_splits_a_gang():
     pools = [pool("one", 1, 1.0)]
     plan = buy(pools, [ask(f"a{n}") for n in range(4)], budget=2 * DOLLAR)

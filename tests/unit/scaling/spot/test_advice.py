@@ -7,6 +7,8 @@ import random
 
 import pytest
 
+from kgwe.cli.cost.spot import describe
+from kgwe.costing.prices.book import PriceBook
 from kgwe.scaling.replay.recording import Allocation, NodeLife, Pool, Recording
 from kgwe.scaling.spot.advice import Verdict, advise, bound_rate, expand, measure_pools
 
@@ -39,6 +41,15 @@ def test_interruptions_are_nodes_that_went_away_with_their_pods():
     (quiet,) = measure_pools(record(lost=0, hours=300, run_h=10))
     assert quiet.interruptions == 0
     assert quiet.bound == pytest.approx(-math.log(0.1) / 300)
+
+
+def test_a_type_without_a_price_has_no_price():
+    life = NodeLife("n", POOL, is_spot=False, is_prepaid=False, start_s=0, end_s=HOUR, paid_s=HOUR, ticks=0)
+    recording = Recording(0, END, (life,), (Allocation("n", 0, HOUR, gpus=8, owner="ml/Job/train"),))
+    (pool,) = pools = measure_pools(recording)
+    assert (pool.spot, pool.on_demand) == (None, None)
+    (shown,) = describe(recording, pools, advise(recording, pools), PriceBook(()))["pools"]
+    assert (shown["spotPrice"], shown["onDemandPrice"]) == (None, None)
 
 
 def test_short_runs_belong_on_spot_and_long_ones_need_checkpoints():
