@@ -29,6 +29,9 @@ POD = {
                     {"name": "DB", "value": SECRET},
                     {"name": "REF", "valueFrom": {"secretKeyRef": {"name": "db"}}},
                 ],
+                "command": ["run", "--aws-secret-access-key", SECRET, "-u", f"user:{SECRET}"],
+                "args": ["--password", SECRET, f"WANDB_API_KEY={SECRET}"],
+                "livenessProbe": {"httpGet": {"httpHeaders": [{"name": "X-Auth-Key", "value": SECRET}]}},
                 "ports": [{"name": "metrics", "containerPort": 8080}],
             }
         ]

@@ -127,6 +127,20 @@ class Decision:
         left = format_amount(self.left, measure)
         return f"Budget {budget.name} has {left} left of {limit} ({used}); {costs}.{self.describe_next()}"
 
+    @property
+    def message_without_amounts(self) -> str:
+        """The reason in words for tenants that may not know what others spend: only their own cost is an amount."""
+        costs = f"the workload costs up to {format_amount(self.cost, self.budget.measure)}"
+        if self.outcome is Outcome.IMPOSSIBLE:
+            fix = "Ask for fewer or cheaper GPUs or for a shorter run time, or ask an operator to raise the limit."
+            return f"Budget {self.budget.name} {TOO_SMALL}: {costs} in one period. {fix}"
+        return self.describe_no_room(f"; {costs}")
+
+    def describe_no_room(self, more: str = "") -> str:
+        """Return that the budget has no room, without amounts. `more` ends the first sentence."""
+        fix = "An operator sees its amounts with `kgwe budget list`, and may raise the limit."
+        return f"Budget {self.budget.name} has no room{more}.{self.describe_next()} {fix}"
+
     def describe_next(self) -> str:
         """Return when the next period begins, as a sentence after others; empty where waiting does not help."""
         at_s = self.retry_at_s

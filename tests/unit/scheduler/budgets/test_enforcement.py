@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -62,12 +63,14 @@ class World:
     def status(self, namespace: str = "default", name: str = "b") -> dict[str, Any]:
         return dict(self.cluster.api.call("GET", self.path(namespace, name)).get("status", {}))
 
-    def publish(self, spend: str, exceeded_since_s: float | None = None) -> None:
+    def publish(
+        self, spend: str, exceeded_since_s: float | None = None, *, namespace: str = "default", name: str = "b"
+    ) -> None:
         """What the cost engine writes."""
         since = None if exceeded_since_s is None else timestamp.format_time(exceeded_since_s)
         until = timestamp.format_time(self.clock())
         body = {"status": {"currentSpend": spend, "spendUntil": until, "exceededSince": since}}
-        self.cluster.api.call("PATCH", f"{self.path()}/status", body)
+        self.cluster.api.call("PATCH", f"{self.path(namespace, name)}/status", body)
 
     async def submit(self, name: str, gpus: int = 8, namespace: str = "default", **spec: Any) -> Any:
         return await self.cluster.submit(kgwe(name, gpus, **{"activeDeadlineSeconds": HOUR, **spec}), namespace)
@@ -246,9 +249,21 @@ async def test_the_organization_limits_its_teams(world: World) -> None:
     async with world.scheduler():
         first = await world.submit("first", namespace="ns-a")
         await world.until_running(first)
-        assert "Budget kgwe-system/org has $5.00 left" in await world.until_refused(
-            await world.submit("second", namespace="ns-b")
-        )
+        message = await world.until_refused(await world.submit("second", namespace="ns-b"))
+        assert "Budget kgwe-system/org has no room; the workload costs up to $10.00. The next period" in message
+
+
+@pytest.mark.parametrize(("limit", "spent"), [("15.77", "13.11"), ("7.77", "0.11"), ("15.77", "23.11")])
+async def test_amounts_of_a_budget_outside_of_the_namespace_stay_in_its_status(
+    world: World, limit: str, spent: str
+) -> None:
+    world.budget(limit, "kgwe-system", "org", scope="Organization")
+    world.publish(spent, namespace="kgwe-system", name="org")
+    async with world.scheduler():
+        message = await world.until_refused(await world.submit("curious"))
+    assert "Budget kgwe-system/org" in message
+    assert "perator" in message
+    assert set(re.findall(r"\$[\d.,]*\d", message)) <= {"$10.00"}, "its own cost is the only amount"
 
 
 async def test_a_label_does_not_lead_out_of_the_budget_of_the_namespaces_team(world: World) -> None:

@@ -172,7 +172,7 @@ class BudgetGate:
         self.held[owner] = Held(strictest.budget.name, is_throttled=False)
         if parked is None:
             used = replace(strictest, cost=0)
-            return ask, Refusal(Reason.BUDGET_EXCEEDED, _describe_exhausted(used))
+            return ask, Refusal(Reason.BUDGET_EXCEEDED, _describe_exhausted(used, ask.namespace))
         return ask, self._refuse(ask, wanted, strictest)
 
     def admit(self, ask: Ask, predicted: RunTime | None) -> Refusal | None:
@@ -235,7 +235,8 @@ class BudgetGate:
 
     def _refuse(self, ask: Ask, wanted: Admission, strictest: Decision) -> Refusal:
         offers = self._offer(ask, wanted, strictest, self)
-        words = f"{strictest.message} {offers}".strip()
+        is_own = _is_inside(strictest, ask.namespace)
+        words = f"{strictest.message if is_own else strictest.message_without_amounts} {offers}".strip()
         return Refusal(Reason.BUDGET_EXCEEDED, words, possible=strictest.outcome is not Outcome.IMPOSSIBLE)
 
     # --- what decisions are made from -------------------------------------------------------------------
@@ -313,7 +314,14 @@ def _explain_hours(durations: Durations) -> str:
     return f" Its run time is unknown, so {hours} are assumed: set expectedDurationSeconds if it is shorter."
 
 
-def _describe_exhausted(decision: Decision) -> str:
+def _is_inside(decision: Decision, namespace: str) -> bool:
+    """Whether the budget is one of the workload's namespace. Others sum up what other tenants spend."""
+    return decision.budget.name.startswith(f"{namespace}/")
+
+
+def _describe_exhausted(decision: Decision, namespace: str) -> str:
+    if not _is_inside(decision, namespace):
+        return decision.describe_no_room()
     budget, measure = decision.budget, decision.budget.measure
     used = (
         f"{format_amount(decision.spent, measure)} spent and {format_amount(decision.encumbered, measure)} encumbered"
