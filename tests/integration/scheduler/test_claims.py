@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.clusters.api_writes import count
 from tests.support.clusters.bed import kgwe
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 
 from kgwe import errors
 from kgwe.cluster.workload.metadata_keys import UID_LABEL
@@ -75,7 +75,13 @@ class Claims:
     async def running(self, workload: Any, timeout_s: float = PATIENCE_S) -> tuple[list[str], list[list[str]]]:
         """(planned UUIDs in the order of ranks, given UUIDs rank by rank) of a workload once it runs."""
         await self.bed.until_phase(workload, "Running", timeout_s=timeout_s)
-        return list(self.bed.now(workload).status.allocatedGPUs), [self.given(claim) for claim in self.of(workload)]
+        planned = list(self.bed.now(workload).status.allocatedGPUs)
+        # Pods and claims are watched on their own, so they may be seen later than the phase.
+        await until(lambda: sum(map(len, self.given_to(workload))) >= len(planned))
+        return planned, self.given_to(workload)
+
+    def given_to(self, workload: Any) -> list[list[str]]:
+        return [self.given(claim) for claim in self.of(workload)]
 
 
 @pytest.fixture
