@@ -37,6 +37,34 @@ class _Loader(_FASTEST):  # type: ignore[misc] # the class is chosen at run time
         super().ascend_resolver()
 
 
+class HasAlias(yaml.YAMLError):
+    """The document uses an alias: a few lines of aliases of aliases become a document that no memory holds."""
+
+
+def check_plain(text: str) -> None:
+    """Raise TooDeep or HasAlias at the first place that is nested too deeply or is an alias; other errors are ignored.
+
+    The rest of the text is not read.
+    """
+    fault = _find_fault(text)
+    if fault is not None:
+        raise fault
+
+
+def _find_fault(text: str) -> yaml.YAMLError | None:
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=_FASTEST):
+            if isinstance(event, yaml.AliasEvent):
+                return HasAlias()
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                return TooDeep()
+    except (yaml.YAMLError, ValueError):
+        pass  # the parser says what is wrong
+    return None
+
+
 def parse_yaml(text: str) -> Any:
     """Return the only document of a text; yaml.YAMLError if it is not valid."""
     try:

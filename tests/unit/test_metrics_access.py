@@ -9,7 +9,7 @@ from kgwe import errors
 from kgwe.apps import metrics_access
 from kgwe.apps.metrics_access import MetricsGuard
 from kgwe.httpapi import problems
-from kgwe.httpapi.authentication import User
+from kgwe.httpapi.authentication import TokenAuthenticator, User
 from kgwe.telemetry.messages import Request
 from kgwe.telemetry.probes import ProbeApp
 
@@ -21,7 +21,7 @@ class Kubernetes:
         self.failure = failure
         self.asked = []
 
-    async def authenticate_token(self, token):
+    async def authenticate_token(self, token, _address):
         if self.failure is not None:
             raise self.failure
         if token not in {"prometheus", "tenant"}:
@@ -92,3 +92,31 @@ def test_metrics_are_guarded_in_a_cluster_unless_the_setting_says_none(tmp_path)
     assert [is_guarded("", outside), is_guarded("none", inside)] == [False, False]
     with pytest.raises(errors.Permanent, match="must be token or none"):
         is_guarded("nome", inside)
+
+
+async def test_clients_that_guess_tokens_do_not_keep_prometheus_away():
+    class Server:
+        async def create(self, _resource, body):
+            is_valid = body["spec"]["token"] == "prometheus"  # noqa: S105 - a test's token
+            return {"status": {"authenticated": is_valid, "user": {"username": "prometheus"} if is_valid else {}}}
+
+    now = [0.0]
+    tokens = TokenAuthenticator(Server(), clock=lambda: now[0])  # type: ignore[arg-type] # the one call it makes
+    guard = MetricsGuard(tokens, Kubernetes(), is_strict=True)
+
+    async def read(token, peer):
+        reply = await guard(
+            Request("GET", "/metrics", [(b"Authorization", f"Bearer {token}".encode())], b"", False, peer)  # noqa: FBT003
+        )
+        return reply.status if reply is not None else 200
+
+    async def guess(peer):
+        return [await read(f"bad{now[0]}{number}", peer) for number in range(25)]
+
+    found = await guess("10.0.0.9")
+    assert (found[0], found[-1]) == (401, 429)
+    assert await read("prometheus", "10.0.0.1") == 200
+    # The same address: a token that was valid some minutes ago is no guess.
+    now[0] = 60.0
+    await guess("10.0.0.1")
+    assert await read("prometheus", "10.0.0.1") == 200

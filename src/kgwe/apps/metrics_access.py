@@ -41,7 +41,7 @@ _NEXT: Final = "bind the ClusterRole system:auth-delegator to this service accou
 class Tokens(Protocol):
     """Tells which user a token belongs to."""
 
-    async def authenticate_token(self, token: str) -> User: ...
+    async def authenticate_token(self, token: str, address: str) -> User: ...
 
 
 class MetricsGuard:
@@ -59,11 +59,11 @@ class MetricsGuard:
             kind, _, token = request.header(b"authorization").partition(" ")
             if kind.lower() != "bearer" or not token.strip():
                 return Reply(401, b"send a token of Kubernetes: Authorization: Bearer TOKEN\n")
-            user = await self._authenticator.authenticate_token(token.strip())
+            user = await self._authenticator.authenticate_token(token.strip(), request.peer)
             if await self._authorizer.may(user, _RIGHT):
                 return None
         except problems.Problem as exc:
-            return Reply(401, f"{exc}\n".encode())
+            return Reply(exc.status, f"{exc}\n".encode())
         except errors.KgweError as exc:
             return self._cannot_ask(exc)
         text = f"{user.name} may not get /metrics: bind the ClusterRole kgwe-metrics-reader to it\n"

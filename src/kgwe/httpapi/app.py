@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
@@ -36,6 +37,9 @@ _LARGE: Final = 4096
 _PER_S: Final = 20.0
 _BURST: Final = 60
 _AT_ONCE: Final = 8
+# Bodies of one user, or of one address without a user, that are on their way; and the seconds that one may take.
+_BODIES_AT_ONCE: Final = 32
+_BODY_S: Final = 5.0
 # Clients without a valid token, by address: guessing tokens is slow.
 _UNKNOWN_PER_S: Final = 5.0
 _UNKNOWN_BURST: Final = 20
@@ -60,6 +64,9 @@ class Api:
         self._users = users or RateLimiter(_PER_S, _BURST)
         self._strangers = strangers or RateLimiter(_UNKNOWN_PER_S, _UNKNOWN_BURST)
         self._running = ConcurrencyLimiter(_AT_ONCE)
+        self._running_strangers = ConcurrencyLimiter(_AT_ONCE)
+        self._reading = ConcurrencyLimiter(_BODIES_AT_ONCE)
+        self._reading_strangers = ConcurrencyLimiter(_BODIES_AT_ONCE)
         self.document = describe_api(routes, title=title, version=version)
         self._encoded = msgspec.json.encode(self.document)
         listed = [StarletteRoute(route.path, self._make_endpoint(route), methods=[route.method]) for route in routes]
@@ -93,12 +100,19 @@ class Api:
             raise
         # A client that is about to say who it is counts as unknown.
         self._users.take(user.name) if user.name else self._strangers.take(address)
-        with self._running.hold(user.name):
-            arguments = [read_query(route, request)]
-            if route.body is not None:
+        reading, running, name = (
+            (self._reading, self._running, user.name)
+            if user.name
+            else (self._reading_strangers, self._running_strangers, address)
+        )
+        arguments = [read_query(route, request)]
+        if route.body is not None:
+            # A body that comes slowly holds no place of those that are answered.
+            with reading.hold(name):
                 arguments.append(await read_body(route.body, request))
-            if route.takes_request:
-                arguments.append(request)
+        if route.takes_request:
+            arguments.append(request)
+        with running.hold(name):
             found = await route.handle(user, *arguments)
         if isinstance(found, Response):
             return found
@@ -120,19 +134,31 @@ def read_query(route: Route, request: Request) -> Any:
 
 
 async def read_body(kind: type[msgspec.Struct], request: Request) -> Any:
-    """Return the body of a request; raise a Problem with 400, 413 or 415 if it cannot be used."""
+    """Return the body of a request; raise a Problem with 400, 408, 413 or 415 if it cannot be used."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
         # A form of another site cannot send this type without asking first.
         raise problems.Problem(415, "Unsupported Media Type", f"send the body as {_JSON}")
+    try:
+        async with asyncio.timeout(_BODY_S):
+            found = await _receive_body(request)
+    except TimeoutError as exc:
+        text = f"the body did not come within {_BODY_S:.0f} seconds"
+        raise problems.Problem(408, "Request Timeout", text, {"Connection": "close"}) from exc
+    except ClientDisconnect as exc:
+        raise problems.bad_request("the client left before its body was complete") from exc
+    try:
+        return msgspec.json.decode(found, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise problems.bad_request(f"the body cannot be read: {exc}") from exc
+
+
+async def _receive_body(request: Request) -> bytes:
     found = bytearray()
     async for part in request.stream():
         found += part
         if len(found) > MOST_BODY_BYTES:
             raise problems.Problem(413, "Content Too Large", f"a body has at most {MOST_BODY_BYTES >> 10} KiB")
-    try:
-        return msgspec.json.decode(bytes(found), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise problems.bad_request(f"the body cannot be read: {exc}") from exc
+    return bytes(found)
 
 
 def _make_reply(body: bytes) -> Response:

@@ -25,6 +25,8 @@ TOKEN_REVIEW: Final[Resource[Any]] = Resource(
 # A token that is revoked keeps working for this long; one that was refused is asked about again after the second.
 _VALID_S: Final = 10.0
 _INVALID_S: Final = 2.0
+# A token that was valid so recently is no guess.
+_RECENT_S: Final = 600.0
 _REFUSALS_PER_S: Final = 5.0
 _REFUSALS_BURST: Final = 20
 _MOST_TOKENS: Final = 4096
@@ -72,6 +74,8 @@ class TokenAuthenticator:
         self._clock = clock
         # Hash of a token -> (until when it counts, the user or why there is none).
         self._known: OrderedDict[bytes, tuple[float, User | str]] = OrderedDict()
+        # Hash of a token -> until when it counts as valid recently. Strangers cannot fill it.
+        self._recent: OrderedDict[bytes, float] = OrderedDict()
         # Refused tokens by address of the client: guessing asks the API server no more often than this.
         self._refusals = RateLimiter(_REFUSALS_PER_S, _REFUSALS_BURST, clock=clock)
 
@@ -80,25 +84,40 @@ class TokenAuthenticator:
         client = getattr(request, "client", None)
         return await self.authenticate_token(read_token(request), client.host if client is not None else "")
 
-    async def authenticate_token(self, token: str, address: str = "") -> User:
-        """Return the user of a token; raise a Problem with 401 if it is not valid, 429 for an address that guesses."""
+    async def authenticate_token(self, token: str, address: str) -> User:
+        """Return the user of a token; raise a Problem with 401 if it is not valid, 429 for an address that guesses.
+
+        A token that was valid some minutes ago is reviewed in any case: clients of one address do not harm each other.
+        """
         if len(token) > _LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             raise problems.unauthorized("the token is malformed")
         key = hashlib.blake2b(token.encode(), digest_size=32).digest()
         known = self._known.get(key)
         if known is None or known[0] <= self._clock():
-            self._refusals.check(address)
+            is_recent = self._recent.get(key, 0.0) > self._clock()
+            if not is_recent:
+                self._refusals.check(address)
             found = await self._review(token)
-            if isinstance(found, str):
+            known = self._remember(key, found)
+            if isinstance(found, str) and not is_recent:
                 self._refusals.take(address)
-            until = self._clock() + (_VALID_S if isinstance(found, User) else _INVALID_S)
-            known = self._known[key] = until, found
-            self._known.move_to_end(key)
-            while len(self._known) > _MOST_TOKENS:
-                self._known.popitem(last=False)
         if isinstance(known[1], str):
             raise problems.unauthorized(known[1])
         return known[1]
+
+    def _remember(self, key: bytes, found: User | str) -> tuple[float, User | str]:
+        now = self._clock()
+        if isinstance(found, User):
+            self._recent[key] = now + _RECENT_S
+            self._recent.move_to_end(key)
+        else:
+            self._recent.pop(key, None)
+        known = self._known[key] = now + (_VALID_S if isinstance(found, User) else _INVALID_S), found
+        self._known.move_to_end(key)
+        for table in (self._known, self._recent):
+            while len(table) > _MOST_TOKENS:
+                table.popitem(last=False)
+        return known
 
     async def _review(self, token: str) -> User | str:
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}

@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
         keep = keep and not too_large
         if not keep:
             self._parser = None
-        self._waiting.append((Request(method, path, self._headers, body, too_large), keep))
+        self._waiting.append((Request(method, path, self._headers, body, too_large, self.peer), keep))
         if self._had_turn:
             self._call_next_soon()
         else:

@@ -25,6 +25,8 @@ class Request(NamedTuple):
     body: bytes
     #: the body was too large and is left out
     too_large: bool
+    #: address of the client
+    peer: str = ""
 
     def header(self, name: bytes) -> str:
         """Return the first header with this (lower-case) name; empty if there is none."""

@@ -65,7 +65,7 @@ class Console:
         page.set_default_timeout(WAIT_MS)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("console", lambda said: self.note(said.type, said.text))
-        code = self.bed.sessions.make_code(Identity(token=user))
+        code = self.bed.sessions.make_code(Identity(user, token=user))
         await page.goto(f"{self.address}/sign-in#{code}")
         await page.get_by_role("heading", name="Overview").wait_for()
         if path != "/":

@@ -47,9 +47,9 @@ class Tokens:
     """The token is the name of the user; `expired` is no user."""
 
     async def authenticate(self, request: Any) -> User:
-        return await self.authenticate_token(read_token(request))
+        return await self.authenticate_token(read_token(request), "")
 
-    async def authenticate_token(self, token: str) -> User:
+    async def authenticate_token(self, token: str, _address: str) -> User:
         if token == "expired":  # noqa: S105 - a test's token
             raise problems.unauthorized("the token is not valid")
         return User(token)

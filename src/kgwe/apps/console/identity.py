@@ -101,15 +101,16 @@ class ConsoleAuthenticator:
         """Return the user of a session, as the API server knows the token now."""
         if identity.user is not None:
             return identity.user
-        return await self._tokens.authenticate_token(identity.token)
+        # Strangers who guess tokens do not end sessions: the bucket is the user's own.
+        return await self._tokens.authenticate_token(identity.token, f"session of {identity.name}")
 
-    def read_identity(self, request: Request) -> Identity:
-        """Return what a session of this client would be of."""
+    def read_identity(self, request: Request, name: str) -> Identity:
+        """Return what a session of this client would be of. `name`: of its user."""
         if "authorization" in request.headers:
-            return Identity(token=read_token(request))
+            return Identity(name, token=read_token(request))
         user = read_peer(request)
         if user is not None:
-            return Identity(user=user[0], until_s=user[1])
+            return Identity(name, user=user[0], until_s=user[1])
         raise problems.unauthorized("a code is made for a token or a client certificate, not for a session")
 
     def find_session(self, request: Request) -> Session | None:
@@ -169,8 +170,9 @@ class SignInRoutes:
         """Start a session with the code of a link, or with a token."""
         check_origin(request)
         if body.token:
-            await self._tokens.authenticate_token(body.token)
-            name, session = self._sessions.start(Identity(token=body.token))
+            address = request.client.host if request.client is not None else ""
+            known = await self._tokens.authenticate_token(body.token, address)
+            name, session = self._sessions.start(Identity(known.name, token=body.token))
         else:
             name, session = self._sessions.redeem(body.code)
         user = await self._authenticator.find_user(session.identity)
@@ -189,7 +191,7 @@ class SignInRoutes:
 
     async def make_code(self, user: User, _query: NoQuery, request: Request) -> SignInCode:
         """Return a code for the client's own identity."""
-        identity = self._authenticator.read_identity(request)
+        identity = self._authenticator.read_identity(request, user.name)
         return SignInCode(self._sessions.make_code(identity), self._sessions.code_seconds, user.name)
 
 

@@ -147,12 +147,14 @@ class ScalingRoutes:
         ]
 
     async def read_policies(self, user: User, _query: NoQuery) -> AutoscalerReply:
-        """Return the policies. Owners of pods in plans are left out for users who do not see all of them."""
+        """Return the policies. What names work of namespaces that the user may not list is left out."""
         scope = await self._scopes.read(user)
         if not scope.policies:
             return AutoscalerReply(visible=False, policies=[])
         store = self._watch.stores.get(resources.AUTOSCALING_POLICY, {})
-        found = [PolicyView(each.metadata.name, each.spec, each.status) for each in store.values()]
+        found = [
+            PolicyView(each.metadata.name, each.spec, _limit_status(each.status, scope)) for each in store.values()
+        ]
         return AutoscalerReply(visible=True, policies=sorted(found, key=lambda each: each.name))
 
     async def list_decisions(self, user: User, query: DecisionQuery) -> DecisionReply:
@@ -187,6 +189,30 @@ class ScalingRoutes:
 def _covers(scope: Scope, namespace: str) -> bool:
     """Whether decisions of a namespace may be shown: they are about pods and about workloads of both groups."""
     return scope.pods.covers(namespace) and scope.workloads.covers(namespace) and scope.warp_workloads.covers(namespace)
+
+
+def _limit_status(status: AutoscalingPolicyStatus, scope: Scope) -> AutoscalingPolicyStatus:
+    """Return the part of a status that names no work of namespaces that the user may not list."""
+    if scope.pods.everything and scope.workloads.everything and scope.warp_workloads.everything:
+        return status
+
+    def is_shown(owner: str) -> bool:
+        namespace, slash, _ = owner.partition("/")
+        return bool(slash) and _covers(scope, namespace)
+
+    change = msgspec.structs.replace
+    return change(
+        status,
+        launches=tuple(change(each, owners=tuple(filter(is_shown, each.owners))) for each in status.launches),
+        unmet=tuple(each for each in status.unmet if is_shown(each.owner)),
+        choices=tuple(each for each in status.choices if is_shown(each.owner)),
+        # Sentences may name any pod.
+        plan=tuple(change(each, reason="") for each in status.plan),
+        kept=tuple(change(each, message="") for each in status.kept),
+        actions=tuple(change(each, reason="") for each in status.actions),
+        conditions=tuple(change(each, message="") for each in status.conditions),
+        lastScaleReason="",
+    )
 
 
 def _read_tail(path: Path) -> Iterator[_Line]:

@@ -10,9 +10,9 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections import OrderedDict
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from kgwe.httpapi import problems
 
@@ -23,13 +23,18 @@ if TYPE_CHECKING:
 
 _MOST_SESSIONS: Final = 10_000
 _MOST_CODES: Final = 1_000
+_SESSIONS_OF_USER: Final = 50
+_CODES_OF_USER: Final = 20
 _BYTES: Final = 32
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who a session is of: a token of Kubernetes, or a user whose certificate was verified."""
 
+    #: of the user
+    name: str
     token: str = field(default="", repr=False)
     user: User | None = None
     #: when the certificate ends, in seconds since 1970
@@ -46,6 +51,49 @@ class Session:
     used_s: float
 
 
+class _Pool(Generic[T]):
+    """Values by the hash of their name, with limits: the user with the most loses its oldest value first."""
+
+    def __init__(self, most: int, most_of_user: int) -> None:
+        self._most = most
+        self._most_of_user = most_of_user
+        self._owners: dict[bytes, str] = {}
+        # The oldest of each user first.
+        self._values: defaultdict[str, dict[bytes, T]] = defaultdict(dict)
+
+    def get(self, key: bytes) -> T | None:
+        """Return a value; None if there is none."""
+        owner = self._owners.get(key)
+        return self._values[owner][key] if owner is not None else None
+
+    def put(self, key: bytes, owner: str, value: T) -> None:
+        """Keep a value as the newest of its owner."""
+        self.pop(key)
+        self._owners[key] = owner
+        mine = self._values[owner]
+        mine[key] = value
+        if len(mine) > self._most_of_user:
+            self.pop(next(iter(mine)))
+        if len(self._owners) > self._most:
+            most = max(self._values, key=lambda each: len(self._values[each]))
+            self.pop(next(iter(self._values[most])))
+
+    def clear(self) -> None:
+        """Remove all values."""
+        self._owners.clear()
+        self._values.clear()
+
+    def pop(self, key: bytes) -> T | None:
+        """Remove and return a value; None if there is none."""
+        owner = self._owners.pop(key, None)
+        if owner is None:
+            return None
+        value = self._values[owner].pop(key)
+        if not self._values[owner]:
+            del self._values[owner]
+        return value
+
+
 class Sessions:
     """The sessions and sign-in codes of this process. Only hashes of their names are kept."""
 
@@ -56,8 +104,8 @@ class Sessions:
         self._longest_s = longest_s
         self._code_s = code_s
         self._clock = clock
-        self._sessions: OrderedDict[bytes, Session] = OrderedDict()
-        self._codes: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
+        self._sessions: _Pool[Session] = _Pool(_MOST_SESSIONS, _SESSIONS_OF_USER)
+        self._codes: _Pool[tuple[float, Identity]] = _Pool(_MOST_CODES, _CODES_OF_USER)
 
     @property
     def code_seconds(self) -> float:
@@ -67,14 +115,12 @@ class Sessions:
     def make_code(self, identity: Identity) -> str:
         """Return a code that signs a browser in once."""
         code = secrets.token_urlsafe(_BYTES)
-        self._codes[_hash(code)] = self._clock() + self._code_s, identity
-        while len(self._codes) > _MOST_CODES:
-            self._codes.popitem(last=False)
+        self._codes.put(_hash(code), identity.name, (self._clock() + self._code_s, identity))
         return code
 
     def redeem(self, code: str) -> tuple[str, Session]:
         """Return the name of a new session and the session; raise a Problem with 401 for a code that does not work."""
-        until_s, identity = self._codes.pop(_hash(code), (0.0, None))
+        until_s, identity = self._codes.pop(_hash(code)) or (0.0, None)
         if identity is None or until_s <= self._clock():
             raise problems.unauthorized("this link was used already, or is too old: run `kgwe console open` again")
         return self.start(identity)
@@ -82,9 +128,8 @@ class Sessions:
     def start(self, identity: Identity) -> tuple[str, Session]:
         """Return the name of a new session and the session."""
         name, now_s = secrets.token_urlsafe(_BYTES), self._clock()
-        session = self._sessions[_hash(name)] = Session(identity, secrets.token_urlsafe(_BYTES), now_s, now_s)
-        while len(self._sessions) > _MOST_SESSIONS:
-            self._sessions.popitem(last=False)
+        session = Session(identity, secrets.token_urlsafe(_BYTES), now_s, now_s)
+        self._sessions.put(_hash(name), identity.name, session)
         return name, session
 
     def find(self, name: str, *, is_use: bool = True) -> Session:
@@ -94,16 +139,16 @@ class Sessions:
         if session is None or now_s >= min(
             session.used_s + self._idle_s, session.started_s + self._longest_s, session.identity.until_s
         ):
-            self._sessions.pop(key, None)
+            self._sessions.pop(key)
             raise problems.unauthorized("your session has ended: run `kgwe console open` to sign in again")
         if is_use:
-            session = self._sessions[key] = replace(session, used_s=now_s)
-            self._sessions.move_to_end(key)
+            session = replace(session, used_s=now_s)
+            self._sessions.put(key, session.identity.name, session)
         return session
 
     def end(self, name: str) -> None:
         """End a session."""
-        self._sessions.pop(_hash(name), None)
+        self._sessions.pop(_hash(name))
 
 
 def is_equal(one: str, other: str) -> bool:

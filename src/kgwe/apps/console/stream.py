@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -20,19 +20,23 @@ from starlette.responses import StreamingResponse
 
 from kgwe import errors
 from kgwe.apps.console.node_rows import NodeRow  # noqa: TC001 - read by msgspec when it describes the reply
+from kgwe.apps.console.stream_places import StreamPlaces
 from kgwe.httpapi import problems
 from kgwe.httpapi.routes import NoQuery, Route
 from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from starlette.requests import Request
+    from starlette.types import Receive, Send
+    from starlette.types import Scope as Connection
 
     from kgwe.apps.console.cluster_watch import ClusterWatch
     from kgwe.apps.console.identity import ConsoleAuthenticator
     from kgwe.apps.console.node_rows import NodeRows
     from kgwe.apps.console.scope import Scope, ScopeReader
+    from kgwe.apps.console.stream_places import Place
     from kgwe.httpapi.authentication import User
     from kgwe.kube.api.resources import Resource
 
@@ -45,7 +49,7 @@ _WIDE_S: Final = 1.0
 _PING_S: Final = 15.0
 _WAITING: Final = 64
 _MOST_SCOPES: Final = 64
-_STREAMS_OF_USER: Final = 12
+_TOO_MANY: Final = 429
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
 
 
@@ -205,6 +209,21 @@ class Hub:
             channel.send(Delta(channel.version, changed, gone, touched))
 
 
+class _StreamReply(StreamingResponse):
+    """A stream that calls `release` at its end, even if it never began."""
+
+    def __init__(self, content: AsyncIterator[bytes], release: Callable[[], None]) -> None:
+        super().__init__(content, media_type="text/event-stream", headers=_HEADERS)
+        self._release = release
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Send the stream."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._release()
+
+
 class StreamRoutes:
     """Serves the stream."""
 
@@ -212,7 +231,7 @@ class StreamRoutes:
         self._hub = hub
         self._scopes = scopes
         self._authenticator = authenticator
-        self._open: Counter[str] = Counter()
+        self._places = StreamPlaces()
 
     def list_routes(self) -> list[Route]:
         """Return the routes."""
@@ -231,43 +250,42 @@ class StreamRoutes:
 
     async def stream(self, user: User, _query: NoQuery, request: Request) -> StreamingResponse:
         """Return a reply that sends changes until the client leaves or its rights change."""
-        if self._open[user.name] >= _STREAMS_OF_USER:
-            raise problems.too_many(int(_PING_S))
-        channel = self._hub.open(await self._scopes.read(user))
-        request.state.stream = True
-        return StreamingResponse(self._send(user, channel, request), media_type="text/event-stream", headers=_HEADERS)
-
-    async def _send(self, user: User, channel: Channel, request: Request) -> AsyncIterator[bytes]:
-        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        channel.queues.add(queue)
-        self._open[user.name] += 1
+        place = self._places.take(user.name, request.client.host if request.client is not None else "")
         try:
-            yield b"retry: 2000\nevent: hello\ndata: {}\n\n"
-            checked_s = time.monotonic()
-            while True:
-                try:
-                    text = await asyncio.wait_for(queue.get(), _PING_S)
-                except TimeoutError:
-                    text = b": ping\n\n"
-                if text is None:
+            channel = self._hub.open(await self._scopes.read(user))
+        except BaseException:
+            self._places.release(place)
+            raise
+        channel.queues.add(place.queue)
+        request.state.stream = True
+        return _StreamReply(self._send(place, channel, request), lambda: self._close(place, channel))
+
+    def _close(self, place: Place, channel: Channel) -> None:
+        channel.queues.discard(place.queue)
+        self._places.release(place)
+
+    async def _send(self, place: Place, channel: Channel, request: Request) -> AsyncIterator[bytes]:
+        yield b"retry: 2000\nevent: hello\ndata: {}\n\n"
+        checked_s = time.monotonic()
+        while True:
+            try:
+                text = await asyncio.wait_for(place.queue.get(), _PING_S)
+            except TimeoutError:
+                text = b": ping\n\n"
+            if text is None:
+                return
+            yield text
+            if time.monotonic() - checked_s > _PING_S:
+                checked_s = time.monotonic()
+                if not await self._is_same(channel, request):
+                    yield b"event: end\ndata: {}\n\n"
                     return
-                yield text
-                if time.monotonic() - checked_s > _PING_S:
-                    checked_s = time.monotonic()
-                    if not await self._is_same(channel, request):
-                        yield b"event: end\ndata: {}\n\n"
-                        return
-        finally:
-            channel.queues.discard(queue)
-            self._open[user.name] -= 1
-            if not self._open[user.name]:
-                del self._open[user.name]
 
     async def _is_same(self, channel: Channel, request: Request) -> bool:
         """Whether the client is still known and has the same rights; the client comes again if not."""
         try:
             return await self._scopes.read(await self._authenticator.authenticate(request)) == channel.scope
-        except problems.Problem:
-            return False
+        except problems.Problem as exc:
+            return exc.status == _TOO_MANY  # then nothing was revoked
         except errors.KgweError:
             return True  # the API server does not answer: nothing was revoked

@@ -113,7 +113,8 @@ class Answers(Protocol):
     @property
     def scenario(self) -> type[msgspec.Struct]: ...
     def explain(self, view: View, query: SubjectQuery) -> object: ...
-    def plan(self, view: View, manifest: str, namespace: str) -> object: ...
+    def read(self, manifest: str) -> list[dict[str, Any]]: ...
+    def plan(self, view: View, documents: list[dict[str, Any]], namespace: str) -> object: ...
 
 
 class WorkRoutes:
@@ -213,10 +214,12 @@ class WorkRoutes:
                 "what-if plans on the whole cluster: it needs list of nodes, gpunodes, pods, jobs and gpuworkloads in"
                 " all namespaces. The ClusterRole kgwe-advisor has them"
             )
+        # A manifest that takes long to read lets no other user wait.
+        documents = await asyncio.to_thread(self._answers.read, body.manifest)
         async with self._planning:
             # The plan changes its view.
             view = await self._build_view()
-            return await asyncio.to_thread(self._answers.plan, view, body.manifest, body.namespace)
+            return await asyncio.to_thread(self._answers.plan, view, documents, body.namespace)
 
     async def read_queue(self, user: User, _query: NoQuery) -> QueueReply:
         """Return what waits."""

@@ -93,8 +93,9 @@ class WorkRows:
         unpriced: set[str] = set()
         nodes: dict[str, dict[str, None]] = defaultdict(dict)
         outside: list[core.Pod] = []
+        owned = self._list_owned()
         for uid, pod in list(self._state.pods.items()):
-            owner = self._find_owner(uid, pod)
+            owner = self._find_owner(uid, pod, owned)
             if owner == uid and is_gpu_pod(pod):
                 outside.append(pod)
             gpus = sum(grant_milli(grant, self._state.fleet.snapshot) for grant in self._state.fleet.grants(uid)) / 1000
@@ -114,12 +115,24 @@ class WorkRows:
             rows, key=lambda row: (_ORDER.get(row.phase, 9), -row.priority, row.created, row.namespace, row.name)
         )
 
-    def _find_owner(self, uid: str, pod: core.Pod) -> str:
+    def _find_owner(self, uid: str, pod: core.Pod, owned: Mapping[str, set[str]]) -> str:
         """Return the uid of the workload that the pod belongs to; its own uid if there is none."""
         if self._state.is_external(pod):
             return uid
         seat = self._state.seat_of(pod)
-        return seat[0] if seat is not None else pod.metadata.labels.get(UID_LABEL, uid)
+        if seat is not None:
+            return seat[0]
+        # Users write labels: one that names a workload of another namespace counts for nothing.
+        said, namespace = pod.metadata.labels.get(UID_LABEL, ""), pod.metadata.namespace
+        return said if said in owned.get(namespace, ()) else uid
+
+    def _list_owned(self) -> dict[str, set[str]]:
+        """Return the uids of workloads and their replicas, by namespace."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for kind in (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD):
+            for obj in list(self._watch.stores.get(kind, {}).values()):
+                found[obj.metadata.namespace] |= {obj.metadata.uid, *self._list_uids(obj.metadata.uid)}
+        return found
 
     def _count_gpus(self, node: str) -> int:
         found = self._state.fleet.node(node)

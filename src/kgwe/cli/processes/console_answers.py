@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import yaml
-
-from kgwe import errors
+from kgwe import errors, yaml_text
 from kgwe.apps.whatif import explain, limited, subject
 from kgwe.apps.whatif.explanation import Explanation, WhatIf
 from kgwe.apps.whatif.scenario import Scenario
@@ -29,26 +27,26 @@ class WhatIfAnswers:
         found = subject.find(view, query.name, query.namespace, query.kind or None, query.group)
         return limited.explain_limited(view, found, ()) if view.namespace else explain.explain(view, found)
 
-    def plan(self, view: View, manifest: str, namespace: str) -> WhatIf:
-        """Return where the objects of a manifest would go."""
+    def read(self, manifest: str) -> list[Document]:
+        """Return the objects of a manifest; raise Permanent with what is wrong."""
+        return read_documents(manifest)
+
+    def plan(self, view: View, documents: list[Document], namespace: str) -> WhatIf:
+        """Return where objects would go."""
         scenario = Scenario(view)
-        scenario.submit(read_documents(manifest), namespace)
+        scenario.submit(documents, namespace)
         return scenario.answer()
 
 
 def read_documents(text: str) -> list[Document]:
     """Return the objects of a manifest; raise Permanent with what is wrong."""
-    if _has_aliases(text):
-        # A few lines of aliases of aliases become a document that no memory holds.
-        raise errors.Permanent("the manifest uses YAML aliases (*name): write their content instead")
+    try:
+        yaml_text.check_plain(text)
+    except yaml_text.HasAlias as exc:
+        raise errors.Permanent("the manifest uses YAML aliases (*name): write their content instead") from exc
+    except yaml_text.TooDeep as exc:
+        raise errors.Permanent(f"the manifest is {exc}") from exc
     found = manifests.parse_manifests(text, "the manifest")
     if not found:
         raise errors.Permanent("the manifest is empty: paste a GPUWorkload, Job, Deployment or pod")
     return found
-
-
-def _has_aliases(text: str) -> bool:
-    try:
-        return any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text))
-    except yaml.YAMLError:
-        return False  # the parser says what is wrong
