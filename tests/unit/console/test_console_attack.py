@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from tests.support.fakes.console_bed import make_fleet, make_pod, make_workload, open_console, put
+from tests.support.patience import PATIENCE_S
 
 from kgwe import errors
 from kgwe.apps.console import stream_places
@@ -18,7 +20,8 @@ from kgwe.apps.console.scope import EVERYTHING, Scope
 from kgwe.apps.console.sessions import Identity, Sessions
 from kgwe.apps.console.stream import StreamRoutes
 from kgwe.apps.console.stream_places import StreamPlaces
-from kgwe.cli.processes.console_answers import read_documents
+from kgwe.apps.console.work_routes import WhatIfBody, WorkRoutes
+from kgwe.cli.processes.console_answers import WhatIfAnswers, read_documents
 from kgwe.httpapi import problems
 from kgwe.httpapi.authentication import TokenAuthenticator, User
 from kgwe.httpapi.authorization import Readable
@@ -169,9 +172,21 @@ async def test_a_label_takes_no_pod_into_a_workload_of_another_namespace() -> No
 
 
 @pytest.mark.parametrize("text", ["[" * 30_000, "- " * 30_000, "{a: " * 15_000])
-def test_a_manifest_that_is_nested_too_deeply_is_refused_before_it_is_read(text: str) -> None:
+def test_a_manifest_that_is_nested_too_deeply_is_refused_before_it_is_read(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The scanner in Python takes time that grows with the square of the depth.
+    monkeypatch.setattr(yaml, "scan", None)
     with pytest.raises(errors.Permanent, match="nested too deeply"):
         read_documents(text)
+
+
+async def test_a_bad_manifest_does_not_wait_for_the_planner() -> None:
+    unused: Any = None
+    routes = WorkRoutes(unused, unused, Scopes(EVERYTHING), WhatIfAnswers())  # type: ignore[arg-type] # what it calls
+    async with routes._planning, asyncio.timeout(PATIENCE_S):
+        with pytest.raises(errors.Permanent, match="nested too deeply"):
+            await routes.plan(User("ann"), NoQuery(), WhatIfBody("[" * 1000))
 
 
 async def test_work_of_other_namespaces_is_not_named_in_the_status_of_a_policy() -> None:
