@@ -67,6 +67,8 @@ class Run:
     #: pods that may run at a time: fewer than seats if a user scaled it down
     at_once: int = MOST_PODS
     start_time: str | None = None
+    #: seconds after which its Job is stopped; None: it is not
+    deadline_s: int | None = None
     completion_time: str | None = None
     #: KGWE wrote the annotations with the plan
     is_signed: bool = True
@@ -157,6 +159,7 @@ def read_job(job: core.Job) -> Run:
         made=status.active + status.succeeded,
         at_once=spec.parallelism,
         start_time=status.startTime,
+        deadline_s=spec.activeDeadlineSeconds,
         completion_time=status.completionTime,
         flavor=_read_flavor(spec.template.spec) if metadata_keys.QUEUE_LABEL in job.metadata.labels else None,
     )

@@ -31,16 +31,22 @@ class Encumbrance:
     duration_s: int
     """How long it is expected to run; the caller chooses the quantile."""
     ended_s: int | None = None
+    overrun_s: int = 0
+    """How much longer it is expected to run at least, once it has run longer than expected."""
+    deadline_s: int | None = None
+    """After this time something other than itself stops it."""
 
     def end_at(self, now_s: int) -> int:
         """Return when it has ended, or is expected to end.
 
-        A workload that has run longer than expected is expected to run as long again.
+        A workload that has run longer than expected is expected to run as long again, and at least for `overrun_s`.
         """
         if self.ended_s is not None:
             return self.ended_s
         ran_s = max(now_s - self.start_s, 0)
-        expected = self.duration_s if ran_s < self.duration_s else 2 * ran_s
+        expected = self.duration_s if ran_s < self.duration_s else ran_s + max(ran_s, self.overrun_s)
+        if self.deadline_s is not None:
+            expected = min(expected, max(self.deadline_s, ran_s))
         return self.start_s + min(expected, max(MOST_SECONDS, ran_s))
 
     def cost_in(self, period: Period, since_s: int, now_s: int) -> int:

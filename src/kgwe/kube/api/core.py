@@ -204,6 +204,7 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False):
     parallelism: int = 1
     completions: int | None = None
     suspend: bool = False
+    activeDeadlineSeconds: int | None = None
     template: PodTemplate = PodTemplate()
 
 

@@ -8,7 +8,6 @@ the stored one, and the sums change by the difference. A segment without length 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
+    from numpy.typing import NDArray
     from sqlalchemy.engine import Connection
 
     from kgwe.costing.bills.reconcile import Restated
@@ -39,7 +39,8 @@ _KEY: Final = _COLUMNS[:4]
 _VALUES: Final = _COLUMNS[4:]
 _MATCH: Final = " AND ".join(f"s.{name} = b.{name}" for name in _KEY)
 _FIND: Final = (
-    f"SELECT {', '.join(f's.{name}' for name in _COLUMNS)} FROM ledger_batch b JOIN cost_segments s ON {_MATCH}"  # noqa: S608 -- constants
+    f"SELECT b.number - 1, {', '.join(f's.{name}' for name in _COLUMNS)}"  # noqa: S608 -- constants
+    f" FROM ledger_batch b JOIN cost_segments s ON {_MATCH}"
 )
 _STORE: Final = (
     f"INSERT INTO cost_segments ({', '.join(_COLUMNS)}) SELECT {', '.join(_COLUMNS)} FROM ledger_batch"  # noqa: S608 -- constants
@@ -176,37 +177,40 @@ class Ledger:
 
     def _put_batch(self, connection: Connection, segments: Sequence[Segment]) -> None:
         self._names.register(connection, segments)
-        rows = self._make_rows(segments)
-        self._fill_batch(connection, rows)
+        batch = self._make_batch(segments)
+        self._fill_batch(connection, batch)
         cursor: Any = connection.exec_driver_sql(_FIND).cursor
-        stored = cursor.fetchall()
-        old = {row[:4]: row for row in stored} if stored else {}
-        changed = [row for row in rows if old.get(row[:4]) != row[:10]] if old else rows
-        if not changed:
+        stored = np.array(cursor.fetchall(), dtype=np.int64).reshape(-1, len(_COLUMNS) + 1)
+        known, stored = stored[:, 0], stored[:, 1:]
+        differs = (batch[known, : len(_COLUMNS)] != stored).any(axis=1)
+        is_changed = np.ones(len(batch), dtype=np.bool_)
+        is_changed[known[~differs]] = False
+        if not is_changed.any():
             return
         connection.exec_driver_sql(_STORE)
-        self._remove(connection, [row[:4] for row in changed if row[4] == 0 and row[:4] in old])
-        replaced = [(*old[row[:4]], row[10]) for row in changed if row[:4] in old] if old else []
-        numbers = itertools.chain.from_iterable(itertools.chain(changed, replaced))
-        table = np.fromiter(numbers, np.int64, 11 * (len(changed) + len(replaced))).reshape(-1, 11)
-        signs = np.repeat(np.array([1, -1]), [len(changed), len(replaced)])
+        known, stored = known[differs], stored[differs]
+        gone = batch[known, rollups.SECONDS] == 0
+        self._remove(connection, stored[gone][:, : len(_KEY)].tolist())
+        replaced = np.column_stack([stored, batch[known, rollups.ACCOUNT]])
+        table = np.concatenate([batch[is_changed], replaced])
+        signs = np.repeat(np.array([1, -1]), [len(table) - len(replaced), len(replaced)])
         rollups.add_differences(connection, self.database, table, signs)
 
-    def _make_rows(self, segments: Sequence[Segment]) -> list[tuple[int, ...]]:
+    def _make_batch(self, segments: Sequence[Segment]) -> NDArray[np.int64]:
         """Return the columns of segments and their accounts. Of a segment that is sent twice, the last counts."""
         pods, pieces, prices = self._names.pods, self._names.pieces, self._names.prices
-        found: dict[tuple[int, ...], tuple[int, ...]] = {}
+        flat: list[int] = []
         for each in segments:
-            if each.holder is None:
+            holder, start_s = each.holder, each.start_s
+            if holder is None:
                 pod = account = NOTHING
             else:
-                _, pod, account = pods[each.holder.uid]
-            start_s, piece, bucket = each.start_s, pieces[each.piece], int(each.bucket)
-            found[start_s, pod, piece, bucket] = (
+                _, pod, account = pods[holder.uid]
+            flat += (
                 start_s,
                 pod,
-                piece,
-                bucket,
+                pieces[each.piece],
+                each.bucket,
                 each.end_s - start_s,
                 each.rate,
                 each.ppm,
@@ -215,31 +219,44 @@ class Ledger:
                 each.busy_ms,
                 account,
             )
-        # In the order of the key, so that a batch is appended.
-        return sorted(found.values())
+        batch = np.array(flat, dtype=np.int64).reshape(-1, len(_COLUMNS) + 1)
+        # In the order of the key, so that a batch is appended; equal keys stay in the order in which they came.
+        keys = batch[:, : len(_KEY)]
+        order = np.lexsort(keys.T[::-1])
+        keys = keys[order]
+        is_last = np.ones(len(batch), dtype=np.bool_)
+        is_last[:-1] = (keys[1:] != keys[:-1]).any(axis=1)
+        return np.asarray(batch[order[is_last]])
 
-    def _fill_batch(self, connection: Connection, rows: list[tuple[int, ...]]) -> None:
-        """Copy rows into a temporary table."""
+    def _fill_batch(self, connection: Connection, batch: NDArray[np.int64]) -> None:
+        """Copy rows into a temporary table, with their numbers."""
         kinds = ", ".join(f"{name} BIGINT" for name in (*_COLUMNS, "account"))
+        rows = batch.tolist()
         if not self.database.is_postgresql:
-            connection.exec_driver_sql(f"CREATE TEMP TABLE IF NOT EXISTS ledger_batch ({kinds})")
+            # SQLite numbers the rows from 1 on, because the table was empty.
+            connection.exec_driver_sql(
+                f"CREATE TEMP TABLE IF NOT EXISTS ledger_batch (number INTEGER PRIMARY KEY, {kinds})"
+            )
             connection.exec_driver_sql("DELETE FROM ledger_batch")
+            names = ", ".join((*_COLUMNS, "account"))
             marks = ", ".join("?" * (len(_COLUMNS) + 1))
-            connection.exec_driver_sql(f"INSERT INTO ledger_batch VALUES ({marks})", rows)  # noqa: S608 -- constants
+            driver: Any = connection.connection.driver_connection
+            driver.executemany(f"INSERT INTO ledger_batch ({names}) VALUES ({marks})", rows)  # noqa: S608 -- constants
             return
-        connection.exec_driver_sql(f"CREATE TEMP TABLE IF NOT EXISTS ledger_batch ({kinds})")
+        connection.exec_driver_sql(f"CREATE TEMP TABLE IF NOT EXISTS ledger_batch (number BIGINT, {kinds})")
         connection.exec_driver_sql("TRUNCATE ledger_batch")
-        driver: Any = connection.connection.driver_connection
-        with driver.cursor() as cursor, cursor.copy("COPY ledger_batch FROM STDIN") as copy:
-            for row in rows:
-                copy.write_row(row)
+        server: Any = connection.connection.driver_connection
+        with server.cursor() as cursor, cursor.copy("COPY ledger_batch FROM STDIN") as copy:
+            lines = ("\t".join(map(str, (number, *row))) for number, row in enumerate(rows, 1))
+            copy.write("\n".join(lines) + "\n")
         connection.exec_driver_sql("ANALYZE ledger_batch")
 
-    def _remove(self, connection: Connection, keys: list[tuple[int, ...]]) -> None:
+    def _remove(self, connection: Connection, keys: list[list[int]]) -> None:
         mark = "%s" if self.database.is_postgresql else "?"
         if keys:
             where = " AND ".join(f"{name} = {mark}" for name in _KEY)
-            connection.exec_driver_sql(f"DELETE FROM cost_segments WHERE {where}", keys)  # noqa: S608 -- constants
+            rows: Any = [tuple(key) for key in keys]
+            connection.exec_driver_sql(f"DELETE FROM cost_segments WHERE {where}", rows)  # noqa: S608 -- constants
 
     def _put_state(self, connection: Connection, state: Mapping[str, str]) -> None:
         if state:

@@ -356,3 +356,32 @@ async def test_a_budget_that_is_created_later_counts_what_runs(world: World) -> 
         world.budget("15")
         await world.cluster.until(lambda: float(world.status().get("encumbered") or 0) > 0)
         await world.until_refused(await world.submit("second"))
+
+
+async def test_a_false_run_time_is_found_out_and_others_wait(world: World) -> None:
+    """Each says that it runs for a minute. Once they outrun it, the budget has nothing left for others."""
+    world.budget("30")
+    lie: dict[str, Any] = {"activeDeadlineSeconds": None, "expectedDurationSeconds": 60}
+    async with world.scheduler():
+        liars = [await world.submit(f"w{number}", 8, **lie) for number in range(2)]
+        await world.until_running(*liars)
+        assert float(world.read(liars[0])["cost"]["predictedCost"]) < 1
+        world.clock.ahead_s += 120
+        third = await world.submit("third", 8, **lie)
+        message = await world.until_refused(third)
+        assert "Budget default/b" in message
+        await world.cluster.until(lambda: float(world.status().get("encumbered", 0)) > 100)
+
+
+async def test_a_deadline_that_its_owner_raises_encumbers_more(world: World) -> None:
+    world.budget("25")
+    async with world.scheduler():
+        first = await world.submit("first", activeDeadlineSeconds=HOUR)
+        await world.until_running(first)
+        await world.cluster.until(lambda: 9 < float(world.status().get("encumbered", 0)) < 11)
+        (job,) = world.cluster.objects("/apis/batch/v1/jobs")
+        path = f"/apis/batch/v1/namespaces/default/jobs/{job['metadata']['name']}"
+        world.cluster.api.call("PATCH", path, {"spec": {"activeDeadlineSeconds": 2 * HOUR}})
+        await world.cluster.until(lambda: 19 < float(world.status().get("encumbered", 0)) < 21)
+        second = await world.submit("second", activeDeadlineSeconds=HOUR)
+        await world.until_refused(second)

@@ -1,7 +1,7 @@
 """How long a workload is expected to run, and how long it runs at most, for the money it will spend.
 
 What a user declares is a claim: where history says that such workloads run longer, history counts. A deadline that the
-Job enforces bounds both.
+Job enforces bounds both, while it does: its owner may change it.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ class Durations(NamedTuple):
             self.is_assumed or other.is_assumed,
         )
 
+    def bound(self, deadline_s: int | None) -> Durations:
+        """Return the durations of a workload that is stopped after a time."""
+        if deadline_s is None:
+            return self
+        is_assumed = self.is_assumed and self.longest_s < deadline_s
+        return Durations(min(self.expected_s, deadline_s), min(self.longest_s, deadline_s), is_assumed)
 
-def estimate_durations(
-    declared_s: float | None, predicted: RunTime | None, deadline_s: int | None, unknown_s: int
-) -> Durations:
+
+def estimate_durations(declared_s: float | None, predicted: RunTime | None, unknown_s: int) -> Durations:
     """Return the durations of a workload that ends by itself; `unknown_s` where nothing is known."""
     declared = declared_run_time(declared_s)
     known = predicted or declared
     if known is None:
-        found = Durations(unknown_s, unknown_s, is_assumed=True)
-    else:
-        longest_s = max(_find_p90(known), declared_s or 0.0)
-        found = Durations(to_duration(known.p50_s, unknown_s), to_duration(longest_s, unknown_s))
-    if deadline_s is not None:
-        is_assumed = found.is_assumed and unknown_s < deadline_s
-        found = Durations(min(found.expected_s, deadline_s), min(found.longest_s, deadline_s), is_assumed=is_assumed)
-    return found
+        return Durations(unknown_s, unknown_s, is_assumed=True)
+    longest_s = max(_find_p90(known), declared_s or 0.0)
+    return Durations(to_duration(known.p50_s, unknown_s), to_duration(longest_s, unknown_s))
 
 
 def _find_p90(run_time: RunTime) -> float:

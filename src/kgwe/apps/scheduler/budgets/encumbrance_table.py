@@ -31,7 +31,12 @@ class Admission:
     rate: HourlyRate
     start_s: int
     durations: Durations
+    """As they are without a deadline."""
     ended_s: int | None = None
+    deadline_s: int | None = None
+    """Seconds after which its Job is stopped, as it is enforced now."""
+    overrun_s: int = 0
+    """What a workload that outruns its time encumbers more, where nothing may be overspent."""
 
     @property
     def key(self) -> str:
@@ -40,13 +45,26 @@ class Admission:
     def demand(self, measure: Measure) -> Demand:
         """Return what a budget of this measure is asked for."""
         rate = self.rate.micros if measure is Measure.DOLLARS else self.rate.gpu_micros
-        return Demand(self.key, rate, self.durations.expected_s, self.durations.longest_s)
+        return Demand(self.key, rate, self.bounded.expected_s, self.bounded.longest_s)
+
+    @property
+    def bounded(self) -> Durations:
+        """How long it runs, with what its Job enforces."""
+        return self.durations.bound(self.deadline_s)
 
     def encumber(self, rule: BudgetRule) -> Encumbrance:
         """Return the encumbrance of a budget: of the longest run time where nothing may be overspent."""
         wanted = self.demand(rule.budget.measure)
-        duration_s = wanted.longest_s if rule.budget.policy is Policy.BLOCK else wanted.expected_s
-        return Encumbrance(self.key, wanted.rate, self.start_s, duration_s, self.ended_s)
+        is_strict = rule.budget.policy is Policy.BLOCK
+        return Encumbrance(
+            self.key,
+            wanted.rate,
+            self.start_s,
+            wanted.longest_s if is_strict else wanted.expected_s,
+            self.ended_s,
+            self.overrun_s if is_strict else 0,
+            self.deadline_s,
+        )
 
 
 class EncumbranceTable:
@@ -84,6 +102,11 @@ class EncumbranceTable:
             admission = replace(admission, rate=before.rate.plus(admission.rate), durations=longer)
         self._put(admission)
         self._running.setdefault(admission.owner, set()).add(admission.key)
+
+    def set_deadline(self, admission: Admission, deadline_s: int | None) -> None:
+        """Encumber an admission by what its Job enforces now."""
+        if self._admissions.get(admission.key) is admission:
+            self._put(replace(admission, deadline_s=deadline_s))
 
     def find_running(self, owner: str) -> list[Admission]:
         """Return the admissions of an owner that have not ended."""

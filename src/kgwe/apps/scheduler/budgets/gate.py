@@ -117,7 +117,16 @@ class BudgetGate:
             if cost is not None and cost.admittedAt:
                 durations = Durations(_limit(cost.expectedSeconds), _limit(cost.longestSeconds))
                 start_s = int(timestamp.epoch_seconds(cost.admittedAt))
-                return Admission(owner, account, rate, min(start_s, self.now_s()), durations)
+                start_s = min(start_s, self.now_s())
+                return Admission(
+                    owner,
+                    account,
+                    rate,
+                    start_s,
+                    durations,
+                    deadline_s=self._find_deadline(owner),
+                    overrun_s=self._unknown_s,
+                )
         except (ValueError, OverflowError):
             pass
         run = self._state.runs.get(owner)
@@ -131,7 +140,16 @@ class BudgetGate:
             rate,
             start_s or self.now_s(),
             self._estimate(owner, predicted, self._match_account(account)),
+            deadline_s=self._find_deadline(owner),
+            overrun_s=self._unknown_s,
         )
+
+    def refresh_deadlines(self) -> None:
+        """Encumber by the deadlines that are enforced now: the owner of a Job may have raised or removed its own."""
+        for each in list(self.table.list_running()):
+            deadline_s = self._find_deadline(each.owner)
+            if deadline_s != each.deadline_s:
+                self.table.set_deadline(each, deadline_s)
 
     def end_released(self) -> bool:
         """End the encumbrances of owners that hold nothing any more; returns whether there were any."""
@@ -194,7 +212,15 @@ class BudgetGate:
             whole.is_priced,
         )
         account = self._accounts.find(owner, ask.namespace)
-        wanted = Admission(owner, account, rate, now_s, self._estimate(owner, predicted, rules, ask))
+        wanted = Admission(
+            owner,
+            account,
+            rate,
+            now_s,
+            self._estimate(owner, predicted, rules, ask),
+            deadline_s=self._find_deadline(owner),
+            overrun_s=self._unknown_s,
+        )
         if limit is not None and (refusal := _check_limit(wanted, limit)) is not None:
             return refusal
         strictest = choose_strictest(self._decide(rule, wanted, now_s) for rule in rules)
@@ -214,13 +240,13 @@ class BudgetGate:
             return None
         first = running[0]
         rules = self._match_account(first.account)
-        longest = first.rate.micros * first.durations.longest_s
+        longest = first.rate.micros * first.bounded.longest_s
         return WorkloadCost(
             ratePerHour=_decimal(first.rate.micros * money.HOUR_S),
             predictedCost=_decimal(longest),
             admittedAt=timestamp.format_time(first.start_s),
-            expectedSeconds=first.durations.expected_s,
-            longestSeconds=first.durations.longest_s,
+            expectedSeconds=first.bounded.expected_s,
+            longestSeconds=first.bounded.longest_s,
             budgets=tuple(rule.key for rule in rules)[:16],
         )
 
@@ -266,8 +292,16 @@ class BudgetGate:
             seconds = _limit(max((self._until_next_end(rule) for rule in rules), default=self._unknown_s))
             return Durations(seconds, seconds)
         declared_s = workload.expected_s if workload is not None else ask.expected_s if ask is not None else None
-        deadline_s = workload.deadline_s if workload is not None else None
-        return estimate_durations(declared_s, predicted, deadline_s, self._unknown_s)
+        return estimate_durations(declared_s, predicted, self._unknown_s)
+
+    def _find_deadline(self, owner: str) -> int | None:
+        """Return the seconds after which the Job of an owner is stopped, as it is enforced now."""
+        run = self._state.runs.get(owner)
+        if run is not None:
+            return run.deadline_s
+        found = self._state.owners.resolve(owner)
+        workload = self._state.find_workload(found.uid) if isinstance(found, WorkloadOwner) else None
+        return workload.deadline_s if workload is not None else None
 
     def _until_next_end(self, rule: BudgetRule) -> int:
         """Return the seconds until the end of the next period: a service must fit into a whole one."""
@@ -294,11 +328,11 @@ class BudgetGate:
 
 
 def _check_limit(wanted: Admission, limit: int) -> Refusal | None:
-    cost = wanted.rate.micros * wanted.durations.longest_s
+    cost = wanted.rate.micros * wanted.bounded.longest_s
     if cost <= limit * money.TICKS:
         return None
     up_to, most = format_amount(cost, Measure.DOLLARS), format_amount(limit * money.TICKS, Measure.DOLLARS)
-    hours = wanted.durations.longest_s / money.HOUR_S
+    hours = wanted.bounded.longest_s / money.HOUR_S
     message = (
         f"The workload costs up to {up_to} ({hours:.1f} hours), and its annotation cost-limit allows {most}."
         f"{_explain_hours(wanted.durations)}"

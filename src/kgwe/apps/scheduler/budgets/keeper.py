@@ -66,6 +66,7 @@ class BudgetKeeper:
                     self._look()
                     if time.monotonic() - reported_s >= _REPORT_S:
                         reported_s = time.monotonic()
+                        self._gate.refresh_deadlines()
                         await self._report_all()
                         await self._overspend.look()
                 except Exception:

@@ -111,7 +111,7 @@ class OfferFinder:
         answer = gate.check(other)
         if answer is None or not answer.is_admitted:
             return None
-        return format_amount(rate.micros * wanted.durations.longest_s, Measure.DOLLARS)
+        return format_amount(rate.micros * wanted.bounded.longest_s, Measure.DOLLARS)
 
     def _price(self, plan: Plan, now_s: int) -> HourlyRate:
         return self._rates.price(self._state.fleet.snapshot.nodes, plan.grants, now_s)
