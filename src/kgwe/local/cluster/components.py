@@ -178,7 +178,6 @@ def _build_apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, obje
         "kubelet-client-certificate": kubelet_client.certificate,
         "kubelet-client-key": kubelet_client.key,
         "kubelet-preferred-address-types": "InternalIP",
-        # Service addresses exist only on a real node, but pods of aggregated APIs and webhooks have routes here.
         "admission-control-config-file": layout.setting("admission.yaml"),
         "audit-policy-file": layout.setting("audit-policy.yaml"),
         "audit-log-path": layout.audit_log,
