@@ -161,7 +161,7 @@ async def test_every_claim_is_given_exactly_the_planned_cards_under_load(bed: Be
     await exactly_as_planned(bed, claims, 10)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 async def test_fifty_of_fifty_are_given_the_planned_cards_under_load(bed: Bed, claims: Claims):
     await exactly_as_planned(bed, claims, 50)
 
