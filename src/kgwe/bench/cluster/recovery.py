@@ -227,6 +227,7 @@ class Replicas:
         self._port = port
         self._names = (scheduler.NAME, f"{scheduler.NAME}-2")
         self._probes = ports.allocate(self._names)
+        self._leader = ""
 
     async def start(self) -> None:
         for name in self._names:
@@ -240,12 +241,18 @@ class Replicas:
         await self._bed.wait_until(f"{name} to be ready", lambda: self._is_leader_ready(name, ("200", "standby")))
 
     async def kill_leader(self) -> str:
-        """Kill the leader and return its name."""
+        """Kill the leader and return its name. A busy leader may not be ready at once."""
+        await self._bed.wait_until("a replica to lead", self._find_leader)
+        name = self._leader
+        processes.kill(self._bed.cluster.state().everyone[name])
+        return name
+
+    async def _find_leader(self) -> bool:
         for name in self._names:
             if await self._is_leader_ready(name, ("200",)):
-                processes.kill(self._bed.cluster.state().everyone[name])
-                return name
-        raise errors.Transient("no replica is the leader")
+                self._leader = name
+                return True
+        return False
 
     async def leads_again(self) -> float:
         """Wait until another replica is the leader, and return the time."""
