@@ -181,7 +181,8 @@ async def test_a_sharing_policy_divides_a_node_and_its_end_makes_the_gpus_whole(
     await bed.client.create(resources.GPU_SHARING_POLICY, body)
     try:
         await eventually(lambda: len(node.kubelet.healthy(amounts.SHARED)) == 16)
-        assert not node.kubelet.healthy(GPU)
+        await eventually(lambda: not node.kubelet.healthy(GPU))
+        await eventually(lambda: node.gpunodes.store[NODE].spec.sharing)
         told = node.gpunodes.store[NODE].spec.sharing
         assert told is not None
         assert (told.method, told.replicas, told.policy) == ("timeslicing", 2, "halves")
@@ -196,7 +197,7 @@ async def test_a_sharing_policy_divides_a_node_and_its_end_makes_the_gpus_whole(
     finally:
         await bed.client.delete(resources.GPU_SHARING_POLICY, "halves")
     await eventually(lambda: len(node.kubelet.healthy(GPU)) == 8)
-    assert node.gpunodes.store[NODE].spec.sharing is None
+    await eventually(lambda: node.gpunodes.store[NODE].spec.sharing is None)
     await offer(bed, gpus=8)
     await run(bed, "whole", 8)
 

@@ -163,6 +163,7 @@ class Dying:
         tail = AuditTail(ground.cluster.audit_log, bed.NAMESPACE, "patch")
         tail.read()
         await faults.node_down(ground.client, lost)
+        await ground.wait_until(f"{lost} to be lost", functools.partial(self._is_lost, lost), poll_s=_POLL_S)
         known = self._seen.lost_at(lost)
         await ground.wait_until(f"{name} to run again", lambda: self._is_running(name, lost), poll_s=_POLL_S)
         recovered_s = self._seen.running_at(name) - known
@@ -181,6 +182,9 @@ class Dying:
 
     async def _is_ready(self, node: str) -> bool:
         return self._seen.is_ready(node)
+
+    async def _is_lost(self, node: str) -> bool:
+        return not self._seen.is_ready(node)
 
 
 def _build_workload(name: str, pods: int) -> dict[str, Any]:
