@@ -125,14 +125,13 @@ class RealNode:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with Lock(cluster.directory.parent / "._nodes.lock", purpose="choosing addresses").hold(timeout_s=60):
             slot = node_addresses.choose_slot(_list_taken_slots(cluster.directory.parent))
-            placeholder = Program(programs.CONTAINERD, (), "")
             spec = NodeSpec(
                 NAME,
                 str(cluster.directory),
                 slot,
                 cluster.node_cgroup,
                 cluster.state().ports[components.APISERVER],
-                placeholder,
+                self._list_runtime(found),
                 (),
                 str(found[programs.CTR]),
                 (),
@@ -146,7 +145,6 @@ class RealNode:
         asyncio.run(_install_agent(cluster))
         spec = msgspec.structs.replace(
             spec,
-            runtime=self._list_runtime(found),
             programs=(*self._list_programs(found, spec), self._describe_agent(spec, environment, settings)),
             images=self._write_images(),
         )
